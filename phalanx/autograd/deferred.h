@@ -1,0 +1,36 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace phalanx {
+
+/// While one is active on this thread, weight_gradient() queues its work here instead of running
+/// it: backward becomes the input-gradient pass, run() the weight-gradient pass. Exact, and no GEMM
+/// runs twice (zero-bubble schedules, Qi et al. 2023).
+class DeferredGradients {
+ public:
+  DeferredGradients() = default;
+  DeferredGradients(const DeferredGradients&) = delete;
+
+  /// Makes this the active queue for a scope.
+  class Scope {
+   public:
+    explicit Scope(DeferredGradients& queue);
+    ~Scope();
+    Scope(const Scope&) = delete;
+
+   private:
+    DeferredGradients* before_;
+  };
+
+  static DeferredGradients* active();  ///< of this thread, or null
+  void push(std::function<void()> work) { queue_.push_back(std::move(work)); }
+  void run();  ///< all queued work, in order; then empty
+  bool empty() const { return queue_.empty(); }
+
+ private:
+  std::vector<std::function<void()>> queue_;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "phalanx/comm/communicator.h"
+
+namespace phalanx {
+
+/// Which of the run's processes this is, as torchrun's environment says (RANK, WORLD_SIZE,
+/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_* and SLURM_* too).
+struct WorldInfo {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+  std::string master_address = "127.0.0.1";
+  int master_port = 0;
+};
+
+/// One process without a launcher gives rank 0 of 1. Contradictions are errors (environment).
+WorldInfo world_from_environment();
+
+enum class Transport { automatic, shared_memory, gloo };
+
+struct WorldOptions {
+  Transport transport = Transport::automatic;
+  std::chrono::milliseconds deadline{std::chrono::minutes(5)};
+  std::chrono::milliseconds join_deadline{std::chrono::minutes(2)};  ///< all ranks have come
+  bool debug = false;  ///< compare a fingerprint of every call on transports that do not by nature
+};
+
+class Ledger;
+class CallHistory;
+
+/// The processes of a run, joined: where every group comes from. One per process.
+class World {
+ public:
+  /// Meets the other ranks through the store at master_address:master_port. Throws
+  /// Error(environment) that names the ranks that never joined, or the port that is in use.
+  static std::shared_ptr<World> join(const WorldInfo&, const WorldOptions& = {});
+  virtual ~World() = default;
+
+  virtual const WorldInfo& info() const = 0;
+  /// A communicator of the given world ranks (ascending, this rank among them). Members only; same
+  /// order of calls and the same unique name on all of them.
+  virtual std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) = 0;
+  virtual Ledger& ledger() = 0;
+  virtual CallHistory& history() = 0;
+  virtual const WorldOptions& options() const = 0;
+};
+
+}  // namespace phalanx
