@@ -5,9 +5,10 @@
 
 namespace phalanx {
 
-/// While one is active on this thread, weight_gradient() queues its work here instead of running
-/// it: backward becomes the input-gradient pass, run() the weight-gradient pass. Exact, and no GEMM
-/// runs twice (zero-bubble schedules, Qi et al. 2023).
+/// While one is active, weight_gradient() queues its work here instead of running it: backward
+/// becomes the input-gradient pass, run() the weight-gradient pass. Exact, and no GEMM runs twice
+/// (zero-bubble schedules, Qi et al. 2023). One per process, not per thread: backward of CUDA
+/// operations runs on the engine's own threads.
 class DeferredGradients {
  public:
   DeferredGradients() = default;
@@ -24,7 +25,7 @@ class DeferredGradients {
     DeferredGradients* before_;
   };
 
-  static DeferredGradients* active();  ///< of this thread, or null
+  static DeferredGradients* active();  ///< or null
   void push(std::function<void()> work) { queue_.push_back(std::move(work)); }
   void run();  ///< all queued work, in order; then empty
   bool empty() const { return queue_.empty(); }

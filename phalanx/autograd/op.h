@@ -32,6 +32,10 @@ Tensors differentiable(std::string_view name, const Tensors& inputs,
                        std::initializer_list<Parameter> parameters, Tensors saved, Tensors outputs,
                        Backward backward);
 
+/// The same, with the need for a node given by the caller instead of by parameters.
+Tensors attach_node(std::string_view name, const Tensors& inputs, Tensors saved, Tensors outputs,
+                    Backward backward);
+
 /// Whether differentiable() would attach a node: lets a forward skip what only backward needs.
 bool needs_gradient(const Tensors& inputs, std::initializer_list<Parameter> parameters);
 

@@ -38,8 +38,8 @@ using Parameter = std::shared_ptr<ParameterState>;
 /// allocate_and_initialize() for a model without an engine, gives it some.
 Parameter make_parameter(ParameterSpec spec, at::ScalarType dtype);
 
-/// Writes a gradient: calls `write(target, accumulate)` now, or later if this thread defers weight
-/// gradients (deferred.h). Operations capture the parameter itself, never its tensor.
+/// Writes a gradient: calls `write(target, accumulate)` now, or later while weight gradients are
+/// deferred (deferred.h). Operations capture the parameter itself, never its tensor.
 void weight_gradient(const Parameter& parameter,
                      std::function<void(const at::Tensor& target, bool accumulate)> write);
 
