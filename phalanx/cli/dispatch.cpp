@@ -1,0 +1,81 @@
+#include "phalanx/cli/dispatch.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <iostream>
+#include <new>
+
+#include "phalanx/base/log.h"
+
+namespace phalanx::cli {
+namespace {
+
+void* torch_library() {
+  static void* library = [] {
+    const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    const std::string path = (folder / "libphalanx_torch.so").string();
+    void* opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!opened) fail(ExitCode::environment, "cannot load LibTorch: ", dlerror());
+    return opened;
+  }();
+  return library;
+}
+
+void* torch_symbol(const std::string& name) {
+  void* symbol = dlsym(torch_library(), name.c_str());
+  require(symbol != nullptr, ExitCode::environment, "libphalanx_torch.so has no '", name,
+          "': it is of another build than this program; build both again");
+  return symbol;
+}
+
+int call(const Command& command, int argc, char** argv) {
+  if (command.function) return command.function(argc, argv);
+  using Guard = int (*)(CommandFunction, int, char**);
+  const auto guard = reinterpret_cast<Guard>(torch_symbol("phalanx_call_command"));
+  const auto function = reinterpret_cast<CommandFunction>(
+      torch_symbol(std::string("phalanx_command_") + command.name));
+  return guard(function, argc, argv);
+}
+
+int report(ExitCode code, const std::string& sentence) {
+  log_error(sentence);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+const Command* find_command(std::string_view name) {
+  for (const auto& command : commands())
+    if (name == command.name) return &command;
+  return nullptr;
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const auto& command : commands()) names.push_back(command.name);
+  return names;
+}
+
+void load_torch_library() { torch_library(); }
+
+int run_command(const Command& command, int argc, char** argv) noexcept {
+  try {
+    const int code = call(command, argc, argv);
+    require(!std::cout.flush().fail(), ExitCode::environment,
+            "cannot write the results to stdout: disk full, or the reader has gone");
+    return code;
+  } catch (const Error& error) {
+    std::cout.flush();
+    return report(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ExitCode::environment,
+                  "out of memory on the host; lower [batch] micro or the model's size, or use more "
+                  "ranks");
+  } catch (const std::exception& error) {
+    std::cout.flush();
+    return report(ExitCode::check_failed, error.what());
+  }
+}
+
+}  // namespace phalanx::cli

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "phalanx/cli/command.h"
+
+namespace phalanx::cli {
+
+struct Command {
+  const char* name;
+  const char* help;          ///< one line for `phalanx --help`
+  CommandFunction function;  ///< null: in libphalanx_torch.so
+};
+
+/// The table of main.cpp.
+std::span<const Command> commands();
+const Command* find_command(std::string_view name);
+std::vector<std::string> command_names();
+
+/// Opens libphalanx_torch.so, which lies beside this program, once. Throws Error(environment).
+void load_torch_library();
+
+/// Runs the command and turns what it throws into one sentence on stderr and an exit code.
+int run_command(const Command& command, int argc, char** argv) noexcept;
+
+}  // namespace phalanx::cli
