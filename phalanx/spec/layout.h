@@ -6,6 +6,7 @@
 
 #include "phalanx/spec/dims.h"
 #include "phalanx/spec/dtype.h"
+#include "phalanx/spec/violation.h"
 
 namespace phalanx {
 
@@ -46,12 +47,6 @@ const char* name(Reduce reduce);
 const char* name(Cut cut);
 
 struct ModelSpec;
-
-/// One broken rule: the config key, its value, what is wrong and how to mend it, as one sentence.
-struct Violation {
-  std::string key;
-  std::string sentence;
-};
 
 /// Every rule that this layout breaks for this model and world size; empty if it can run.
 std::vector<Violation> check(const ModelSpec& model, const Layout& layout, int world_size);

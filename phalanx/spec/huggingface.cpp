@@ -1,0 +1,131 @@
+#include "phalanx/spec/huggingface.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "phalanx/base/error.h"
+
+namespace phalanx {
+namespace {
+
+using nlohmann::json;
+
+// The values of one config.json, with errors that name the file and the key.
+class Reader {
+ public:
+  Reader(const std::string& source, const std::string& where) : where_(where) {
+    try {
+      object_ = json::parse(source);
+    } catch (const json::exception& error) {
+      fail(ExitCode::usage, where, " is not JSON (", error.what(), "); copy the file again");
+    }
+    require(object_.is_object(), ExitCode::usage, where,
+            " is not a JSON object; give the config.json of a model");
+  }
+
+  int64_t size(const char* key) const {
+    require(has(key), ExitCode::usage, where_, ": \"", key,
+            "\" is missing; a gpt2 config needs it");
+    require(at(key).is_number_integer(), ExitCode::usage, where_, ": \"", key, "\" = ", at(key),
+            " is not an integer");
+    return at(key).get<int64_t>();
+  }
+  double real(const char* key, double missing) const {
+    if (!has(key)) return missing;
+    require(at(key).is_number(), ExitCode::usage, where_, ": \"", key, "\" = ", at(key),
+            " is not a number");
+    return at(key).get<double>();
+  }
+  bool flag(const char* key, bool missing) const {
+    if (!has(key)) return missing;
+    require(at(key).is_boolean(), ExitCode::usage, where_, ": \"", key, "\" = ", at(key),
+            " is not true or false");
+    return at(key).get<bool>();
+  }
+  // Refuses `key` unless it is missing, null or one of `allowed`.
+  void only(const char* key, const std::vector<json>& allowed) const {
+    if (!has(key)) return;
+    for (const json& value : allowed)
+      if (at(key) == value) return;
+    fail(ExitCode::usage, where_, ": \"", key, "\" = ", at(key),
+         " is not available in this version; a gpt2 config may have ", join(allowed, " or "));
+  }
+  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+
+ private:
+  const json& at(const char* key) const { return object_[key]; }
+  std::string where_;
+  json object_;
+};
+
+}  // namespace
+
+ModelSpec parse_huggingface_config(const std::string& source, const std::string& where) {
+  const Reader reader(source, where);
+  require(reader.has("model_type"), ExitCode::usage, where,
+          ": \"model_type\" is missing; give the config.json of a model");
+  reader.only("model_type", {"gpt2"});
+  reader.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  reader.only("scale_attn_weights", {true});
+  reader.only("scale_attn_by_inverse_layer_idx", {false});
+  reader.only("reorder_and_upcast_attn", {false});
+  reader.only("add_cross_attention", {false});
+  reader.only("is_encoder_decoder", {false});
+  reader.only("pruned_heads", {json::object()});
+  reader.only("quantization_config", {json::object()});
+
+  ModelSpec model;
+  model.kind = "gpt2";
+  model.hidden_size = reader.size("n_embd");
+  model.num_hidden_layers = reader.size("n_layer");
+  model.num_attention_heads = reader.size("n_head");
+  model.num_key_value_heads = model.num_attention_heads;
+  model.intermediate_size = reader.has("n_inner") ? reader.size("n_inner") : 4 * model.hidden_size;
+  model.vocab_size = reader.size("vocab_size");
+  model.max_position_embeddings = reader.size("n_positions");
+  // What is left out has the value that `transformers` gives it.
+  model.layer_norm_epsilon = reader.real("layer_norm_epsilon", 1e-5);
+  model.attn_pdrop = reader.real("attn_pdrop", 0.1);
+  model.resid_pdrop = reader.real("resid_pdrop", 0.1);
+  model.embd_pdrop = reader.real("embd_pdrop", 0.1);
+  model.tie_word_embeddings = reader.flag("tie_word_embeddings", true);
+  model.initializer_range = reader.real("initializer_range", 0.02);
+  for (const Violation& violation : check(model))
+    fail(ExitCode::usage, where, ": ", violation.sentence);
+  return model;
+}
+
+ModelSpec read_huggingface_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  require(file && content << file.rdbuf(), ExitCode::usage, path,
+          " cannot be read; give a folder that holds a Hugging Face model");
+  return parse_huggingface_config(content.str(), path);
+}
+
+std::string huggingface_config(const ModelSpec& model) {
+  require(model.kind == "gpt2", ExitCode::usage, "model.kind = \"", model.kind,
+          "\" is not available in this version; use \"gpt2\"");
+  nlohmann::ordered_json object = {
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "gpt2"},
+      {"activation_function", "gelu_new"},
+      {"n_embd", model.hidden_size},
+      {"n_layer", model.num_hidden_layers},
+      {"n_head", model.num_attention_heads},
+      {"n_inner", model.intermediate_size},
+      {"n_positions", model.max_position_embeddings},
+      {"vocab_size", model.vocab_size},
+      {"layer_norm_epsilon", model.layer_norm_epsilon},
+      {"attn_pdrop", model.attn_pdrop},
+      {"resid_pdrop", model.resid_pdrop},
+      {"embd_pdrop", model.embd_pdrop},
+      {"initializer_range", model.initializer_range},
+      {"tie_word_embeddings", model.tie_word_embeddings},
+  };
+  return object.dump(2) + "\n";
+}
+
+}  // namespace phalanx
