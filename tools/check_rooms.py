@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = """base spec config device comm autograd kernels nn models data shard pipeline optim checkpoint
+ROOMS = """base spec config device comm autograd kernels nn models data checkpoint shard pipeline optim
 parallel train launch report plan cli""".split()
 PLAIN = {"base", "spec", "config", "launch", "plan"}
 HEAVY_HEADER = re.compile(r"<(torch/|ATen/(?!core/Tensor\.h))")

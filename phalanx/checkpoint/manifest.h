@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "phalanx/checkpoint/state.h"
+
+namespace phalanx {
+
+using Value = std::variant<int64_t, double, std::string>;
+
+/// What a run needs to go on, besides tensors. Rank 0's is saved; every rank gets it back.
+struct RunState {
+  int64_t step = 0;                             ///< finished optimizer steps
+  int64_t consumed_samples = 0;                 ///< absolute: the position in the data
+  std::string config;                           ///< the resolved config.toml
+  std::map<std::string, std::string> versions;  ///< "phalanx", "libtorch" ...
+  std::map<std::string, Value> values;          ///< loss scale, data fingerprint ...
+};
+
+using Hash = std::array<uint64_t, 2>;  ///< XXH3-128: high, low
+
+/// A tensor of a checkpoint and the boxes of it that files hold. The boxes cover it exactly once.
+struct ManifestEntry {
+  struct Part {
+    Box box;
+    std::string file;       ///< a plain name in the checkpoint's folder
+    int64_t offset, bytes;  ///< in the file, row-major elements of the box
+    Hash hash;
+  };
+  std::string name, role;
+  Dtype dtype = Dtype::float32;
+  std::vector<int64_t> shape;
+  std::vector<Part> parts;
+};
+
+/// `manifest.json`, format version 1 (docs/checkpoint.md).
+struct Manifest {
+  static constexpr int format_version = 1;
+  RunState run;
+  int64_t created = 0;  ///< nanoseconds since 1970; of two checkpoints the larger is the newer
+  std::map<std::string, int64_t> files;  ///< name to bytes
+  std::vector<ManifestEntry> entries;    ///< by name, then role
+};
+
+std::string to_json(const Manifest& manifest);
+
+/// Parses and checks: version, names of files, boxes inside of shapes, none overlapping, all
+/// covered, parts inside of files. Error(checkpoint) that names `path` and what is wrong.
+Manifest parse_manifest(const std::string& json, const std::string& path);
+
+/// Reads folder/manifest.json and compares it with its hash in folder/manifest.json.xxh128.
+Manifest read_manifest(const std::string& folder);
+
+/// Sizes of the files as they are; with `hashes` also reads every part. One sentence per defect.
+std::vector<std::string> defects(const std::string& folder, const Manifest& manifest, bool hashes);
+
+}  // namespace phalanx
