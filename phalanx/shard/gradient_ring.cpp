@@ -1,0 +1,36 @@
+#include "phalanx/shard/gradient_ring.h"
+
+namespace phalanx {
+
+GradientBuffer GradientBuffer::allocate(Communicator& group, Device& device, int64_t bytes) {
+  GradientBuffer buffer;
+  buffer.memory = group.allocate(bytes);
+  device.launch(device.compute(), "allocate gradients", {{buffer.memory, true}}, [] {});
+  return buffer;
+}
+
+void GradientBuffer::wait_idle(Device& device) {
+  device.wait(device.compute(), issued);
+  reduction.wait();
+  reduction.wait_inputs();
+  reduction = {};
+}
+
+GradientRing::GradientRing(Communicator& group, Device& device, int buffers, int64_t bytes)
+    : device_(device) {
+  for (int i = 0; i < buffers; ++i)
+    buffers_.push_back(GradientBuffer::allocate(group, device, bytes));
+}
+
+GradientBuffer& GradientRing::take() {
+  GradientBuffer& buffer = buffers_[next_];
+  next_ = (next_ + 1) % buffers_.size();
+  buffer.wait_idle(device_);
+  return buffer;
+}
+
+void GradientRing::wait_idle() {
+  for (size_t i = 0; i < buffers_.size(); ++i) take();
+}
+
+}  // namespace phalanx
