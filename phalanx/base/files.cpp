@@ -1,0 +1,201 @@
+#include "phalanx/base/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace phalanx {
+namespace {
+
+DiskHook disk_hook;
+
+void before(std::string_view operation, const std::string& path) {
+  if (disk_hook) disk_hook(operation, path);
+}
+
+std::string reason(int error) {
+  if (error != EMFILE) return std::strerror(error);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return text("too many open files (limit ", limit.rlim_cur, "; raise it with ulimit -n)");
+}
+
+[[noreturn]] void fail_system(ExitCode code, int error, std::string_view doing,
+                              const std::string& path) {
+  fail(code, "cannot ", doing, " ", path, ": ", reason(error));
+}
+
+// The folder that holds `path`.
+std::string folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::string free_space(const std::string& path) {
+  struct statvfs status{};
+  if (statvfs(folder_of(path).c_str(), &status) != 0) return "unknown";
+  return text(static_cast<uint64_t>(status.f_bavail) * status.f_frsize);
+}
+
+}  // namespace
+
+void set_disk_hook(DiskHook hook) { disk_hook = std::move(hook); }
+
+OutputFile::OutputFile(std::string path, ExitCode code) : path_(std::move(path)), code_(code) {
+  before("create", path_);
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail_system(code_, errno, "create", path_);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void OutputFile::put(const void* data, int64_t bytes, int64_t offset) {
+  before("write", path_);
+  const char* from = static_cast<const char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t count = pwrite(descriptor_, from + done, bytes - done, offset + done);
+    if (count > 0) {
+      done += count;
+    } else if (count == 0 || errno != EINTR) {
+      const int error = count == 0 ? ENOSPC : errno;
+      const bool full = error == ENOSPC || error == EDQUOT;
+      fail(code_, "cannot write ", path_, ": ", reason(error),
+           full ? text(" (", bytes - done, " more bytes wanted, ", free_space(path_), " free)")
+                : "");
+    }
+  }
+}
+
+void OutputFile::write(const void* data, int64_t bytes) {
+  put(data, bytes, bytes_);
+  bytes_ += bytes;
+}
+
+void OutputFile::write_at(const void* data, int64_t bytes, int64_t offset) {
+  put(data, bytes, offset);
+  bytes_ = std::max(bytes_, offset + bytes);
+}
+
+void OutputFile::sync_and_close() {
+  before("sync", path_);
+  if (fsync(descriptor_) != 0) fail_system(code_, errno, "flush", path_);
+  if (close(std::exchange(descriptor_, -1)) != 0) fail_system(code_, errno, "close", path_);
+}
+
+InputFile::InputFile(std::string path, ExitCode code) : path_(std::move(path)), code_(code) {
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail_system(code_, errno, "open", path_);
+  struct stat status{};
+  const int error = fstat(descriptor_, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
+  if (error != 0) {
+    close(std::exchange(descriptor_, -1));
+    fail_system(code_, error, "read", path_);
+  }
+  size_ = status.st_size;
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void InputFile::read(void* out, int64_t bytes, int64_t offset) const {
+  char* to = static_cast<char*>(out);
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t count = pread(descriptor_, to + done, bytes - done, offset + done);
+    if (count > 0) {
+      done += count;
+    } else if (count == 0) {
+      fail(code_, path_, " ends at byte ", offset + done, ", ", offset + bytes,
+           " are needed: the file was cut");
+    } else if (errno != EINTR) {
+      fail_system(code_, errno, "read", path_);
+    }
+  }
+}
+
+MappedFile::MappedFile(const std::string& path, ExitCode code) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail_system(code, errno, "open", path);
+  struct stat status{};
+  int error = fstat(descriptor, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
+  if (error == 0 && status.st_size > 0) {
+    void* address = mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (address == MAP_FAILED) error = errno;
+    if (error == 0) data_ = static_cast<uint8_t*>(address), size_ = status.st_size;
+  }
+  close(descriptor);  // the mapping stays
+  if (error != 0) fail_system(code, error, "map", path);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+std::string read_file(const std::string& path, ExitCode code) {
+  const InputFile file(path, code);
+  std::string contents(file.size(), '\0');
+  file.read(contents.data(), file.size(), 0);
+  return contents;
+}
+
+void replace_file(const std::string& path, std::string_view contents, ExitCode code) {
+  const std::string aside = path + ".tmp";
+  OutputFile file(aside, code);
+  file.write(contents.data(), static_cast<int64_t>(contents.size()));
+  file.sync_and_close();
+  rename_path(aside, path, code);
+  sync_folder(folder_of(path), code);
+}
+
+void make_folder(const std::string& path, ExitCode code) {
+  before("mkdir", path);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  // Some network file systems say "exists" about a folder that they did not show a moment ago.
+  if (error && !std::filesystem::is_directory(path))
+    fail(code, "cannot make the folder ", path, ": ", error.message());
+}
+
+void rename_path(const std::string& from, const std::string& to, ExitCode code) {
+  before("rename", to);
+  if (rename(from.c_str(), to.c_str()) != 0)
+    fail(code, "cannot rename ", from, " to ", to, ": ", reason(errno));
+}
+
+void sync_folder(const std::string& path, ExitCode code) {
+  before("sync", path);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_system(code, errno, "open", path);
+  const int error = fsync(descriptor) != 0 ? errno : 0;
+  close(descriptor);
+  if (error != 0 && error != EINVAL) fail_system(code, error, "flush", path);
+}
+
+void remove_tree(const std::string& path, ExitCode code) {
+  before("remove", path);
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) fail(code, "cannot remove ", path, ": ", error.message());
+}
+
+}  // namespace phalanx
