@@ -91,6 +91,32 @@ TEST(Batches, GoOnWithAnotherBatchAndOtherRanks) {
   }
 }
 
+// 3 epochs of 5 steps, stopped after step 7 in the second epoch: new objects go on with what the
+// straight run reads, in the epoch that broke off and in the next.
+TEST(Batches, ResumedInALaterEpochReadTheSame) {
+  const auto data = counting(10);
+  const auto run = [&](int64_t from, int64_t to) {
+    const Batches batches(data, {2, 2, 1, 0}, 3);
+    std::vector<int64_t> samples;
+    for (int64_t step = from; step < to; ++step)
+      for (int64_t row = 0; row < 2; ++row)
+        samples.push_back(batches.microbatch(step * 2, 0).tokens[row][0].item<int64_t>() / 4);
+    return samples;
+  };
+  const auto straight = run(0, 15);
+  auto resumed = run(0, 7);
+  const auto rest = run(7, 15);
+  resumed.insert(resumed.end(), rest.begin(), rest.end());
+  EXPECT_EQ(resumed, straight);
+  std::map<int64_t, int> times;
+  for (int64_t sample : straight) ++times[sample];
+  for (int64_t sample = 0; sample < 10; ++sample) EXPECT_EQ(times[sample], 3) << sample;
+  std::set<std::vector<int64_t>> epochs;
+  for (int epoch = 0; epoch < 3; ++epoch)
+    epochs.emplace(straight.begin() + 10 * epoch, straight.begin() + 10 * (epoch + 1));
+  EXPECT_EQ(epochs.size(), 3u);
+}
+
 TEST(Batches, RefuseWhatCannotBeCut) {
   const auto sentence = error_of([] { Batches(counting(3), {8, 2, 4, 0}, 0); }, ExitCode::data);
   for (const char* fragment :
