@@ -27,6 +27,7 @@ enum class Cut : uint8_t { flat, per_parameter };
 struct Degrees {
   int pp = 1, dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1, ep = 1, etp = 1;
   int world() const { return pp * dp_replicate * dp_shard * cp * tp; }
+  bool operator==(const Degrees&) const = default;
 };
 
 /// How the state and the work of a run are spread over its ranks.
@@ -40,6 +41,7 @@ struct Layout {
   Dtype compute = Dtype::float32;
   Dtype master = Dtype::float32;
   Dtype reduce_dtype = Dtype::float32;
+  bool operator==(const Layout&) const = default;
 };
 
 const char* name(Strategy strategy);

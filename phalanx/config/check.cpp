@@ -1,0 +1,139 @@
+#include "phalanx/config/check.h"
+
+#include "phalanx/base/error.h"
+
+namespace phalanx {
+namespace {
+
+using Violations = std::vector<Violation>;
+
+void add(Violations& found, const char* key, const std::string& sentence) {
+  found.push_back({key, sentence});
+}
+
+void check_model(const Config& config, Violations& found) {
+  const ModelSpec& spec = config.model.spec;
+  std::vector<std::string> missing;
+  for (auto [name, size] : {std::pair{"hidden_size", spec.hidden_size},
+                            {"num_hidden_layers", spec.num_hidden_layers},
+                            {"num_attention_heads", spec.num_attention_heads},
+                            {"vocab_size", spec.vocab_size},
+                            {"max_position_embeddings", spec.max_position_embeddings}})
+    if (size == 0) missing.push_back(name);
+  if (!missing.empty()) {
+    add(found, "model", text("[model] lacks ", join(missing), "; give them, or model.path"));
+    return;
+  }
+  const Violations model = check(spec);
+  found.insert(found.end(), model.begin(), model.end());
+}
+
+void check_data(const Config& config, Violations& found) {
+  const DataConfig& data = config.data;
+  const ModelSpec& spec = config.model.spec;
+  if (data.kind == DataKind::tokens && data.train.empty())
+    add(found, "data.train",
+        "data.train is missing; give token files (`phalanx data tokenize` makes them), or "
+        "data.kind = \"synthetic\"");
+  if (config.train.evaluate_every > 0 && data.kind == DataKind::tokens && data.validation.empty())
+    add(found, "train.evaluate_every",
+        text("train.evaluate_every = ", config.train.evaluate_every,
+             " without data.validation; give token files for it, or 0"));
+  if (spec.max_position_embeddings > 0 && data.sequence_length > spec.max_position_embeddings)
+    add(found, "data.sequence_length",
+        text("data.sequence_length = ", data.sequence_length,
+             " is beyond model.max_position_embeddings = ", spec.max_position_embeddings,
+             "; shorten the sequences or enlarge the model's"));
+  if (data.kind == DataKind::tokens && data.tokenizer == "byte" && spec.vocab_size > 0 &&
+      spec.vocab_size < 256)
+    add(found, "model.vocab_size",
+        text("model.vocab_size = ", spec.vocab_size,
+             " is less than the 256 ids of data.tokenizer = \"byte\"; give at least 256"));
+  if (data.kind == DataKind::synthetic && data.samples < config.batch.global)
+    add(found, "data.samples",
+        text("data.samples = ", data.samples, " is less than one batch, batch.global = ",
+             config.batch.global, "; give at least as many"));
+}
+
+void check_batch(const Config& config, int64_t ranks, Violations& found) {
+  const int64_t global = config.batch.global;
+  const int64_t micro = config.batch.micro;
+  const int64_t unit = ranks * std::max<int64_t>(micro, 1);
+  if (global % unit == 0) return;
+  const std::string divisor = micro == 0 ? text(ranks, " (data-parallel ranks)")
+                                         : text(micro, " x ", ranks,
+                                                " (batch.micro x "
+                                                "data-parallel ranks)");
+  const int64_t below = global / unit * unit;
+  add(found, "batch.global",
+      text("batch.global = ", global, " is no multiple of ", divisor, " = ", unit, "; give ",
+           below > 0 ? text(below, " or ") : "", below + unit));
+}
+
+void check_training(const Config& config, Violations& found) {
+  const LrConfig& lr = config.lr;
+  const int64_t decay = lr.decay_steps == 0 ? config.train.steps : lr.decay_steps;
+  if (lr.minimum > lr.peak)
+    add(found, "lr.minimum",
+        text("lr.minimum = ", lr.minimum, " is above lr.peak = ", lr.peak,
+             "; give at most the peak"));
+  if (lr.warmup_steps > decay)
+    add(found, "lr.warmup_steps",
+        text("lr.warmup_steps = ", lr.warmup_steps, " is beyond ",
+             lr.decay_steps == 0 ? "train.steps = " : "lr.decay_steps = ", decay,
+             "; warm up for fewer steps"));
+  if (config.optimizer.kind == OptimizerKind::adamw && config.optimizer.momentum != 0)
+    add(found, "optimizer.momentum",
+        text("optimizer.momentum = ", config.optimizer.momentum,
+             " has no meaning with optimizer.kind = \"adamw\"; set beta1 instead, or use \"sgd\""));
+  for (auto [key, value] :
+       {std::pair{"train.run_dir", &config.train.run_dir}, {"train.resume", &config.train.resume}})
+    if (value->empty())
+      add(found, key, text(key, " = \"\" is empty; leave it out or name a folder"));
+}
+
+// dp_shard = 0 becomes what the other degrees leave; 1 if they do not divide the world, which
+// check() of the layout tells.
+Layout fill(Layout layout, int world_size) {
+  Degrees& degree = layout.degree;
+  if (degree.dp_shard != 0) return layout;
+  degree.dp_shard = 1;
+  const double others = double(degree.pp) * degree.dp_replicate * degree.cp * degree.tp;
+  if (others <= world_size && world_size % int(others) == 0)
+    degree.dp_shard = world_size / int(others);
+  return layout;
+}
+
+}  // namespace
+
+std::vector<Violation> check(const Config& config, int world_size) {
+  Violations found;
+  check_model(config, found);
+  check_data(config, found);
+  const Layout layout = fill(config.parallel, world_size);
+  const Violations broken = check(config.model.spec, layout, world_size);
+  found.insert(found.end(), broken.begin(), broken.end());
+  check_batch(config, int64_t{layout.degree.dp_replicate} * layout.degree.dp_shard, found);
+  check_training(config, found);
+  return found;
+}
+
+Config resolve(Config config, int world_size) {
+  std::vector<std::string> sentences;
+  for (const Violation& violation : check(config, world_size))
+    sentences.push_back(violation.sentence);
+  require(sentences.empty(), ExitCode::usage, join(sentences, "\n"));
+  config.parallel = fill(config.parallel, world_size);
+  const Degrees& degree = config.parallel.degree;
+  if (config.batch.micro == 0)
+    config.batch.micro = config.batch.global / (degree.dp_replicate * degree.dp_shard);
+  if (config.lr.decay_steps == 0) config.lr.decay_steps = config.train.steps;
+  return config;
+}
+
+int64_t accumulation(const Config& config) {
+  const Degrees& degree = config.parallel.degree;
+  return config.batch.global / (config.batch.micro * degree.dp_replicate * degree.dp_shard);
+}
+
+}  // namespace phalanx

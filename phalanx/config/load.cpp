@@ -1,0 +1,272 @@
+#include "phalanx/config/load.h"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <tuple>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/nearest.h"
+#include "phalanx/config/keys.h"
+#include "phalanx/spec/huggingface.h"
+
+namespace phalanx {
+namespace {
+
+struct Given {
+  ConfigValue value;
+  std::string origin;
+};
+
+struct Mistake {
+  toml::source_position at;
+  std::string sentence;
+};
+
+// Why `name` ("section.key") is no key, and which was probably meant.
+std::string unknown_key(const std::string& name) {
+  const size_t dot = name.find('.');
+  const std::string section = name.substr(0, dot), key = name.substr(dot + 1);
+  if (is_planned(section) || is_planned(name))
+    return text(name, " is not available in this version; leave it out");
+  std::vector<std::string> names;
+  for (const Key& known : keys()) names.push_back(known.full_name());
+  for (const Key& known : keys())
+    if (known.name == key)
+      return text("unknown key '", name, "'; did you mean '", known.full_name(), "'?");
+  const std::string hint = did_you_mean(name, names);
+  return text("unknown key '", name, "'",
+              hint.empty() ? "; `phalanx config reference` lists all keys" : hint);
+}
+
+// Reads files and overrides into one map from key to value; what is wrong goes to `errors`.
+class Reader {
+ public:
+  std::map<std::string, Given> given;
+  std::vector<std::string> errors;
+
+  void file(const std::filesystem::path& path) {
+    std::ifstream stream(path, std::ios::binary);
+    std::stringstream content;
+    if (std::filesystem::is_directory(path) || !stream || !(content << stream.rdbuf())) {
+      errors.push_back(text(path.string(), " cannot be read; give the path of a TOML file"));
+      return;
+    }
+    source(content.str(), path.string());
+  }
+
+  void source(std::string toml, const std::string& where) {
+    const std::string start = toml.substr(0, 2);
+    if (start == "\xff\xfe" || start == "\xfe\xff" ||
+        toml.substr(0, 4).find('\0') != std::string::npos) {
+      errors.push_back(where + " is UTF-16 or binary, not UTF-8; save it as UTF-8");
+      return;
+    }
+    if (toml.starts_with("\xef\xbb\xbf")) toml.erase(0, 3);  // a byte order mark
+    std::vector<Mistake> mistakes;
+    try {
+      const toml::table root = toml::parse(std::string_view(toml), where);
+      open_.push_back(where);
+      base(root, where, mistakes);
+      for (const auto& [key, node] : root)
+        if (key.str() != "base") section(key, node, where, mistakes);
+      open_.pop_back();
+    } catch (const toml::parse_error& error) {
+      mistakes.push_back({error.source().begin, std::string(error.description())});
+    }
+    std::sort(mistakes.begin(), mistakes.end(), [](const Mistake& a, const Mistake& b) {
+      return std::tie(a.at.line, a.at.column) < std::tie(b.at.line, b.at.column);
+    });
+    for (const auto& [at, sentence] : mistakes)
+      errors.push_back(text(where, ":", at.line, ":", at.column, ": ", sentence));
+  }
+
+  void override_with(const std::string& word) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (!name.starts_with("--") || name.find('.') == std::string::npos ||
+        equals == std::string::npos) {
+      errors.push_back(text("command line: '", word, "' is no --section.key=value"));
+      return;
+    }
+    const Key* key = find_key(name.substr(2));
+    if (!key) {
+      errors.push_back("command line: " + unknown_key(name.substr(2)));
+      return;
+    }
+    ConfigValue value;
+    const std::string wrong = parse_override(*key, word.substr(equals + 1), value);
+    if (wrong.empty())
+      given[key->full_name()] = {value, "command line"};
+    else
+      errors.push_back("command line: " + wrong);
+  }
+
+ private:
+  void base(const toml::table& root, const std::string& where, std::vector<Mistake>& mistakes) {
+    const toml::node* node = root.get("base");
+    if (!node) return;
+    const auto name = node->value<std::string>();
+    const auto at = node->source().begin;
+    if (!node->is_string() || name->empty()) {
+      mistakes.push_back({at, "base must be a string, the path of another config file"});
+      return;
+    }
+    const auto path = (std::filesystem::path(where).parent_path() / *name).lexically_normal();
+    if (!std::filesystem::is_regular_file(path)) {
+      mistakes.push_back({at, text("base = \"", *name, "\": ", path.string(),
+                                   " is no file; the path is relative to this file")});
+      return;
+    }
+    for (const std::string& open : open_) {
+      std::error_code missing;
+      if (!std::filesystem::equivalent(open, path, missing)) continue;
+      mistakes.push_back(
+          {at, text("base = \"", *name, "\" comes back to a file that is being read (",
+                    join(open_, " -> "), " -> ", path.string(), "); break the cycle")});
+      return;
+    }
+    file(path);
+  }
+
+  void section(const toml::key& name, const toml::node& node, const std::string& where,
+               std::vector<Mistake>& mistakes) {
+    const auto at = name.source().begin;
+    std::vector<std::string> names;
+    for (const Section& section : sections()) names.push_back(section.name);
+    const std::string word(name.str());
+    const toml::table* table = node.as_table();
+    if (std::find(names.begin(), names.end(), word) != names.end()) {
+      if (!table)
+        mistakes.push_back({at, text("'", word, "' is a section; write [", word,
+                                     "] on a line of its own and its keys below")});
+      else
+        for (const auto& [key, value] : *table)
+          entry(word + "." + std::string(key.str()), key.source().begin, value, where, mistakes);
+    } else if (is_planned(word)) {
+      mistakes.push_back({at, text("[", word, "] is not available in this version; leave it out")});
+    } else if (table) {
+      mistakes.push_back({at, text("unknown section [", word, "]", did_you_mean(word, names))});
+    } else {
+      mistakes.push_back({at, text("'", word, "' is in no section", section_of(word))});
+    }
+  }
+
+  static std::string section_of(const std::string& name) {
+    for (const Key& key : keys())
+      if (key.name == name) return text("; did you mean '", key.full_name(), "'?");
+    return "; write it below [section]";
+  }
+
+  void entry(const std::string& name, toml::source_position at, const toml::node& node,
+             const std::string& where, std::vector<Mistake>& mistakes) {
+    const Key* key = find_key(name);
+    if (!key) {
+      mistakes.push_back({at, unknown_key(name)});
+      return;
+    }
+    std::optional<ConfigValue> value = value_of(node);
+    const std::string wrong =
+        value ? convert(*key, *value)
+              : text(name, " is a table, a date or a list of other things than strings, not ",
+                     key->type());
+    if (wrong.empty())
+      given[name] = {*value, text(where, ":", at.line)};
+    else
+      mistakes.push_back({node.source().begin, wrong});
+  }
+
+  static std::optional<ConfigValue> value_of(const toml::node& node) {
+    if (const auto* value = node.as_boolean()) return value->get();
+    if (const auto* value = node.as_integer()) return value->get();
+    if (const auto* value = node.as_floating_point()) return value->get();
+    if (const auto* value = node.as_string()) return value->get();
+    if (!node.is_array()) return std::nullopt;
+    std::vector<std::string> list;
+    for (const toml::node& element : *node.as_array()) {
+      if (!element.is_string()) return std::nullopt;
+      list.push_back(element.as_string()->get());
+    }
+    return list;
+  }
+
+  std::vector<std::string> open_;  // files that are being read, outermost first
+};
+
+// The model from its folder, or what of the sizes follows from others.
+void complete_model(LoadedConfig& loaded, Reader& reader) {
+  ModelConfig& model = loaded.config.model;
+  auto follows = [&](const char* name, int64_t& size, int64_t value, const char* origin) {
+    if (size != 0) return;
+    size = value;
+    loaded.origins[name] = origin;
+  };
+  if (model.path.empty()) {
+    follows("model.num_key_value_heads", model.spec.num_key_value_heads,
+            model.spec.num_attention_heads, "follows model.num_attention_heads");
+    follows("model.intermediate_size", model.spec.intermediate_size, 4 * model.spec.hidden_size,
+            "follows model.hidden_size");
+    return;
+  }
+  const ModelSpec given = model.spec;
+  try {
+    model.spec = read_huggingface_config(model.path);
+  } catch (const Error& error) {
+    reader.errors.push_back(error.what());
+  }
+  for (const Key& key : keys()) {
+    if (key.section != "model" || key.name == "path") continue;
+    const std::string name = key.full_name();
+    const auto found = reader.given.find(name);
+    if (found == reader.given.end())
+      loaded.origins[name] = model.path + "/config.json";
+    else if (key.name.ends_with("_pdrop"))
+      key.set(loaded.config, found->second.value);
+    else
+      reader.errors.push_back(text(found->second.origin, ": ", name,
+                                   " is given, and so is model.path = \"", model.path,
+                                   "\", whose config.json says it; leave one out"));
+  }
+}
+
+LoadedConfig finish(Reader& reader) {
+  LoadedConfig loaded;
+  for (const Key& key : keys()) {
+    const auto found = reader.given.find(key.full_name());
+    const bool given = found != reader.given.end();
+    loaded.origins[key.full_name()] = given ? found->second.origin : "default";
+    if (given) key.set(loaded.config, found->second.value);
+  }
+  complete_model(loaded, reader);
+  Layout& parallel = loaded.config.parallel;
+  for (auto [name, dtype] : {std::pair{"precision.master", &parallel.master},
+                             {"precision.reduce", &parallel.reduce_dtype}})
+    if (parallel.compute == Dtype::float64 && !reader.given.contains(name)) {
+      *dtype = Dtype::float64;
+      loaded.origins[name] = "follows precision.compute";
+    }
+  require(reader.errors.empty(), ExitCode::usage, join(reader.errors, "\n"));
+  return loaded;
+}
+
+}  // namespace
+
+LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  Reader reader;
+  reader.file(path);
+  for (const std::string& word : overrides) reader.override_with(word);
+  return finish(reader);
+}
+
+LoadedConfig parse_config(const std::string& toml, const std::string& where,
+                          const std::vector<std::string>& overrides) {
+  Reader reader;
+  reader.source(toml, where);
+  for (const std::string& word : overrides) reader.override_with(word);
+  return finish(reader);
+}
+
+}  // namespace phalanx

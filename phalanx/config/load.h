@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "phalanx/config/config.h"
+
+namespace phalanx {
+
+struct LoadedConfig {
+  Config config;
+  /// "section.key" to where its value comes from: "default", "run.toml:12", "command line",
+  /// "gpt2/config.json" ...; every key of the table is here.
+  std::map<std::string, std::string> origins;
+};
+
+/// Reads the TOML file at `path`, the file that it names with `base = "other.toml"` (relative to
+/// the file, and so on) and overrides "--section.key=value". Later ones win: default, base, file,
+/// command line; of two equal overrides the last. UTF-8, with or without byte order mark.
+/// Throws Error(usage) with one sentence per line: every unknown key (file, line, column, nearest
+/// name), wrong type and value out of range at once.
+LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The same from text; `where` stands for its path in errors, origins and for `base`.
+LoadedConfig parse_config(const std::string& toml, const std::string& where,
+                          const std::vector<std::string>& overrides = {});
+
+}  // namespace phalanx
