@@ -131,20 +131,22 @@ double run_explicit(ToyModel& model, DataParallel& engine, const Case& c, const 
   at::Tensor loss = loss_of(testing::matmul(head_input, model.out), data.target);
   run_backward({loss}, {at::full_like(loss, 1.0 / kRows)});
   at::Tensor gradient = head_input.grad();
-  // A unit writes its gradients before the next takes a ring buffer, so with a split backward the
-  // passes alternate; the pipeline executor defers only units that keep gradients of their own.
+  // With a split backward all input-gradient passes come first, then the weight-gradient passes.
+  std::vector<DeferredGradients> queues(model.blocks.size());
   for (size_t i = model.blocks.size(); i-- > 0;) {
-    DeferredGradients queue;
     engine.unit(i + 1).gather();
     {
       std::optional<DeferredGradients::Scope> scope;
-      if (c.split) scope.emplace(queue);
+      if (c.split) scope.emplace(queues[i]);
       run_backward({outputs[i]}, {gradient});
     }
     engine.unit(i + 1).release_parameters();
-    queue.run();
-    engine.unit(i + 1).gradients_ready(when);
+    if (!c.split) engine.unit(i + 1).gradients_ready(when);
     gradient = inputs[i].grad();
+  }
+  for (size_t i = model.blocks.size(); c.split && i-- > 0;) {
+    queues[i].run();
+    engine.unit(i + 1).gradients_ready(when);
   }
   run_backward({embedded}, {gradient});
   engine.unit(0).release_parameters();
