@@ -1,0 +1,117 @@
+#include "phalanx/shard/module.h"
+
+#include <ATen/ops/full_like.h>
+
+#include <algorithm>
+#include <set>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/text.h"
+
+namespace phalanx {
+namespace {
+
+Dtype dtype_of(const at::Tensor& tensor, const std::string& name) {
+  if (tensor.scalar_type() == at::kFloat) return Dtype::float32;
+  if (tensor.scalar_type() == at::kDouble) return Dtype::float64;
+  fail(ExitCode::usage, "parameter ", name, ": dtype ", tensor.scalar_type(),
+       "; a sharded module needs float32 or float64");
+}
+
+// The module's own tensor becomes the parameter: its handles stay valid, its memory is the unit's.
+Parameter adopt(const std::string& name, const at::Tensor& tensor) {
+  require(tensor.is_contiguous(), ExitCode::usage, "parameter ", name,
+          ": not contiguous; make it contiguous before it is sharded");
+  auto parameter = std::make_shared<ParameterState>();
+  parameter->spec = whole_parameter(name, name, tensor.sizes().vec(), Kind::weight, {});
+  parameter->spec.trainable = tensor.requires_grad();
+  parameter->tensor = tensor;
+  return parameter;
+}
+
+// Every parameter of `module` that `seen` does not hold yet; a tied one is listed by both names.
+UnitParameters claim(const std::string& unit, const torch::nn::Module& module,
+                     std::set<const at::TensorImpl*>& seen) {
+  UnitParameters claimed{unit, {}};
+  for (const auto& item : module.named_parameters())
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
+      claimed.parameters.push_back(adopt(unit + "." + item.key(), item.value()));
+  return claimed;
+}
+
+Initializer from_rank_zero(Communicator& group) {
+  return [&group](const Parameter& parameter, int64_t begin, int64_t end, const at::Tensor& out) {
+    at::Tensor values = parameter->tensor.detach().flatten().clone();
+    group.broadcast(values, 0, {parameter->spec.name, "initial values"}).wait();
+    at::Tensor(out).copy_(values.slice(0, begin, end));
+    group.barrier({parameter->spec.name, "initial values"});
+  };
+}
+
+}  // namespace
+
+ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::Module*> blocks,
+                             Layout layout, Communicator& group, Device& device)
+    : blocks_(std::move(blocks)) {
+  std::set<const at::TensorImpl*> seen;
+  std::vector<UnitParameters> units(1);
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    units.push_back(claim(text("block ", i), *blocks_[i], seen));
+  units[0] = claim("root", module, seen);
+  const at::Tensor* first = nullptr;
+  for (const auto& unit : units)
+    for (const auto& parameter : unit.parameters) {
+      if (!first) first = &parameter->tensor;
+      require(parameter->tensor.scalar_type() == first->scalar_type(), ExitCode::usage,
+              "parameter ", parameter->spec.name, ": dtype ", parameter->tensor.scalar_type(),
+              " beside ", first->scalar_type(), "; a sharded module needs one dtype");
+    }
+  require(first != nullptr, ExitCode::usage, "the module has no parameters; nothing to shard");
+  layout.compute = layout.master = layout.reduce_dtype = dtype_of(*first, "root");
+  engine_ = std::make_unique<DataParallel>(layout, group, device, std::move(units),
+                                           from_rank_zero(group));
+  for (size_t i = 0; i < engine_->unit_count(); ++i) {
+    leaves_.push_back(engine_->unit(i).value_shard().detach());
+    leaves_.back().set_requires_grad(true);
+  }
+}
+
+void ShardedModule::begin(bool last) {
+  last_ = last;
+  engine_->begin_microbatch(last);
+}
+
+at::Tensor ShardedModule::run(const torch::nn::Module& block, const Tensors& inputs,
+                              const std::function<at::Tensor(const Tensors&)>& function) {
+  const auto found = std::find(blocks_.begin(), blocks_.end(), &block);
+  require(found != blocks_.end(), ExitCode::usage, "module ", block.name(),
+          ": not one of the blocks that were sharded; pass it to the constructor");
+  const size_t unit = static_cast<size_t>(found - blocks_.begin()) + 1;
+  return engine_->run(unit, inputs,
+                      [&](const Tensors& entering) -> Tensors { return {function(entering)}; })[0];
+}
+
+void ShardedModule::backward(const at::Tensor& loss, double weight) {
+  require(loss.numel() == 1, ExitCode::usage, "backward from a tensor of ", loss.numel(),
+          " elements; a loss is a scalar");
+  if (weight == 0) weight = 1.0 / engine_->group().size();
+  run_backward({loss}, {at::full_like(loss, weight)});
+  end();
+  if (!last_) return;
+  engine_->wait_gradients();
+  for (size_t i = 0; i < leaves_.size(); ++i)
+    leaves_[i].mutable_grad() = engine_->unit(i).gradient_shard();
+}
+
+void ShardedModule::end() { engine_->end_microbatch(); }
+
+double ShardedModule::clip_gradients(double largest) {
+  const double norm = engine_->gradient_norm();
+  if (norm > largest)
+    for (auto& leaf : leaves_) leaf.mutable_grad().mul_(largest / norm);
+  return norm;
+}
+
+void ShardedModule::finish_step() { engine_->finish_step(); }
+
+}  // namespace phalanx

@@ -1,0 +1,95 @@
+#include "phalanx/shard/module.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include "phalanx/base/text.h"
+#include "phalanx/comm/mesh.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx {
+namespace {
+
+/// Two blocks, a tied output and a parameter of its own in the root.
+struct Net : torch::nn::Module {
+  torch::nn::Linear embed{nullptr}, first{nullptr}, second{nullptr};
+  at::Tensor bias;
+  Net() {
+    embed = register_module("embed", torch::nn::Linear(torch::nn::LinearOptions(4, 6).bias(false)));
+    first = register_module("first", torch::nn::Linear(6, 6));
+    second = register_module("second", torch::nn::Linear(6, 6));
+    bias = register_parameter("bias", at::ones({4}));
+    to(at::kDouble);
+  }
+  using Run = std::function<at::Tensor(torch::nn::Linear&, at::Tensor)>;
+  at::Tensor loss(const at::Tensor& x, const Run& run) {
+    at::Tensor hidden = embed(x);
+    hidden = run(first, hidden);
+    hidden = run(second, hidden);
+    return (at::mm(hidden, embed->weight) + bias - x).pow(2).mean();
+  }
+};
+
+at::Tensor call(torch::nn::Linear& layer, const at::Tensor& x) { return at::gelu(layer(x)); }
+
+TEST(ShardedModule, GivesTheGradientsOfTheWholeBatchUnderEveryStrategy) {
+  for (int ranks : {1, 2, 3})
+    testing::run_ranks(ranks, [&](World& world) {
+      Mesh mesh(std::shared_ptr<World>(&world, [](World*) {}), {.dp_shard = ranks});
+      Communicator& group = mesh.group({Dim::dp_shard});
+      auto device = cpu_device();
+      for (Strategy strategy :
+           {Strategy::none, Strategy::optim, Strategy::optim_grads, Strategy::optim_grads_params})
+        for (bool reshard : {true, false}) {
+          SCOPED_TRACE(text(name(strategy), " reshard ", reshard));
+          at::manual_seed(1);
+          auto whole = std::make_shared<Net>();
+          at::manual_seed(1 + group.rank());  // rank 0's values count
+          auto net = std::make_shared<Net>();
+          at::manual_seed(5);
+          const at::Tensor x = at::randn({12, 4}, at::kDouble);
+          Layout layout;
+          layout.strategy = strategy, layout.reshard_after_forward = reshard;
+          ShardedModule sharded(*net, {net->first.get(), net->second.get()}, layout, group,
+                                *device);
+          for (int step = 0; step < 2; ++step) {
+            const at::Tensor expected = whole->loss(x, call);
+            expected.backward();
+            const int64_t rows = 12 / ranks;
+            sharded.begin();
+            at::Tensor loss = net->loss(
+                x.narrow(0, rows * group.rank(), rows),
+                [&](torch::nn::Linear& layer, at::Tensor in) {
+                  return sharded.run(*layer, {in}, [&](auto& t) { return call(layer, t[0]); });
+                });
+            sharded.backward(loss);
+            for (const auto& shard : sharded.engine().shards()) {
+              const std::string name = shard.parameter->spec.name;
+              const std::string key = name.starts_with("block 0.")   ? "first." + name.substr(8)
+                                      : name.starts_with("block 1.") ? "second." + name.substr(8)
+                                                                     : name.substr(5);
+              at::Tensor& gradient = whole->named_parameters()[key].mutable_grad();
+              const at::Tensor part =
+                  gradient.flatten().slice(0, shard.range.begin, shard.range.end);
+              if (!shard.range.empty()) {
+                EXPECT_LT((shard.gradient - part).norm().item<double>(),
+                          1e-12 * (1 + part.norm().item<double>()))
+                    << name;
+              }
+            }
+            GradMode no_grad(false);
+            for (auto& leaf : sharded.parameters()) leaf.sub_(leaf.grad(), 0.1);
+            sharded.finish_step();
+            for (auto& parameter : whole->parameters()) {
+              parameter.sub_(parameter.grad(), 0.1);
+              parameter.mutable_grad().reset();
+            }
+          }
+          sharded.engine().wait_gradients();
+          group.barrier({"end", "test"});
+        }
+    });
+}
+
+}  // namespace
+}  // namespace phalanx
