@@ -28,7 +28,8 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   std::string best;
   size_t least = std::max<size_t>(2, word.size() / 3) + 1;  // farther away is another word
   for (const auto& candidate : candidates) {
-    const size_t steps = distance(word, candidate);
+    const bool begun = word.size() > 2 && candidate.starts_with(word);
+    const size_t steps = begun ? 1 : distance(word, candidate);
     if (steps < least && steps < std::max(word.size(), candidate.size())) {
       least = steps;
       best = candidate;

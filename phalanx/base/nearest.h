@@ -7,7 +7,8 @@
 namespace phalanx {
 
 /// The candidate that `word` was probably meant to be: the fewest insertions, deletions,
-/// replacements and swaps of neighbours (Damerau 1964). Empty if none is near.
+/// replacements and swaps of neighbours (Damerau 1964), or one that begins with it. Empty if none
+/// is near.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 /// "; did you mean 'X'?" or nothing, to end the sentence of an error.

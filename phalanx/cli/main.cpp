@@ -5,11 +5,15 @@
 #include "phalanx/cli/dispatch.h"
 
 namespace phalanx::cli {
+
+int run_command_line(int argc, char** argv);
+
 namespace {
 
 // In the order of `phalanx --help`. command.h says how to add one.
 constexpr Command table[] = {
     {"train", "train a model; one rank unless a launcher started this process", nullptr},
+    {"run", "start and supervise ranks on this machine", run_command_line},
     {"eval", "loss over the validation data", nullptr},
     {"verify", "compare a layout with one rank: loss, gradients, parameters", nullptr},
     {"generate", "continue a prompt with a trained model", nullptr},

@@ -14,6 +14,7 @@ TEST(Nearest, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("genrate", words), "generate");
   EXPECT_EQ(nearest("date", words), "data");
   EXPECT_EQ(nearest("train", words), "train");
+  EXPECT_EQ(nearest("gen", words), "generate");
 }
 
 TEST(Nearest, IsEmptyWhereNothingIsNear) {

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace phalanx {
+
+struct LaunchOptions {
+  int ranks = 1;
+  int master_port = 0;  ///< 0: a free one
+  std::string log_dir;  ///< empty: no files; else each rank's output goes also to DIR/rank-N.log
+  bool own_command = false;  ///< exit codes are ours, and rank 0 is handed the listening socket
+  std::function<void()>
+      prepare;                ///< run once in a process of one thread, which then forks the ranks
+  std::function<int()> body;  ///< run in each rank: its result is the exit code
+};
+
+/// Starts the ranks on this machine with torchrun's environment, supervises them, and returns the
+/// run's exit code: 0 if all ended well; that of the rank that failed first, or 128 + its signal;
+/// 75 if the ranks stopped after a save; 128 + signal if the run was stopped by it. When it returns
+/// none of the ranks and nothing that they started is running. Throws Error(environment) if it
+/// could not start. To be called by a process of one thread, once.
+int launch(LaunchOptions options);
+
+}  // namespace phalanx

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "phalanx/launch/descriptor.h"
+
+namespace phalanx {
+
+/// Processors that this process may use: its affinity mask, cut by the cgroup's CPU quota.
+int available_cores();
+
+/// A socket that listens on the loopback interface; port 0 takes a free one. Throws
+/// Error(environment) that names a port in use.
+struct Listener {
+  Descriptor socket;
+  int port = 0;
+};
+Listener listen_on(int port);
+
+/// Throws Error(environment) unless that many descriptors may be open at once. Raises the soft
+/// limit to the hard one if that is enough.
+void require_descriptors(int needed, const std::string& what_for);
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+/// torchrun's variables for one of the ranks of a run on this machine.
+Environment rank_environment(int rank, int ranks, int master_port);
+
+/// Variables of other launchers around this one, which would contradict rank_environment().
+const std::vector<std::string>& foreign_variables();
+
+}  // namespace phalanx

@@ -1,0 +1,152 @@
+#include "phalanx/launch/output.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+namespace phalanx {
+namespace {
+
+constexpr size_t most_lines = 20;
+constexpr size_t longest_line = 1 << 16;
+constexpr size_t atomic_write = 4096;  // a pipe that poll() calls writable takes PIPE_BUF bytes
+
+// The part of a line that a terminal shows: what follows the last carriage return.
+std::string_view shown(std::string_view line) {
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  const size_t at = line.rfind('\r');
+  return at == std::string_view::npos ? line : line.substr(at + 1);
+}
+
+void write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    bytes.remove_prefix(written);
+  }
+}
+
+}  // namespace
+
+void Sink::pass(std::string_view bytes) {
+  if (closed_) return;
+  pending_ += bytes;
+  const size_t end = bytes.rfind('\n');
+  if (end != std::string_view::npos) unfinished_.clear(), bytes.remove_prefix(end + 1);
+  unfinished_ += bytes;
+  if (unfinished_.size() > longest_line) unfinished_ = shown(unfinished_);
+}
+
+void Sink::line(std::string_view text) {
+  if (closed_) return;
+  if (!terminal_) settle();
+  const bool redraw = !unfinished_.empty();
+  if (redraw) pending_ += "\r\x1b[K";  // clear the unfinished line
+  pending_ += text;
+  pending_ += '\n';
+  if (redraw) {
+    const bool returned = unfinished_.back() == '\r';
+    unfinished_ = std::string(shown(unfinished_)) + (returned ? "\r" : "");
+    pending_ += unfinished_;
+  }
+}
+
+void Sink::settle() {
+  if (!unfinished_.empty()) pending_ += '\n';
+  unfinished_.clear();
+}
+
+void Sink::write_some() {
+  while (!pending_.empty() && !closed_) {
+    pollfd ready{descriptor_, POLLOUT, 0};
+    if (poll(&ready, 1, 0) != 1) return;
+    const size_t size = std::min(pending_.size(), atomic_write);
+    const ssize_t written = write(descriptor_, pending_.data(), size);
+    if (written < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (written < 0) {
+      closed_ = true;
+      pending_.clear();
+      return;
+    }
+    pending_.erase(0, written);
+  }
+}
+
+void RankStream::read_some() {
+  if (sink_->closed() && log_ < 0 && !last_)
+    close();  // the rank learns it as it would without an agent
+  else
+    read_once();
+}
+
+void RankStream::finish() {
+  if (!open()) return;
+  fcntl(source_.get(), F_SETFL, O_NONBLOCK);
+  while (open() && read_once()) {
+  }
+  close();
+}
+
+bool RankStream::read_once() {
+  char buffer[1 << 14];
+  const ssize_t got = read(source_.get(), buffer, sizeof(buffer));
+  if (got > 0) {
+    take({buffer, static_cast<size_t>(got)});
+    return true;
+  }
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return errno == EINTR;
+  close();  // the end; a terminal gives EIO
+  return false;
+}
+
+void RankStream::take(std::string_view bytes) {
+  if (rank_ == 0 && sink_->terminal()) sink_->pass(bytes);
+  partial_ += bytes;
+  size_t begin = 0;
+  for (size_t end; (end = partial_.find('\n', begin)) != std::string::npos; begin = end + 1)
+    emit({partial_.data() + begin, end - begin}, true);
+  partial_.erase(0, begin);
+  if (partial_.size() > longest_line) {
+    emit(partial_, false);
+    partial_.clear();
+  }
+}
+
+void RankStream::emit(std::string_view line, bool ended) {
+  if (rank_ != 0) {
+    sink_->line(text("[rank ", rank_, "] ", shown(line)));
+  } else if (!sink_->terminal()) {
+    sink_->pass(line);
+    if (ended) sink_->pass("\n");
+  }
+  if (log_ >= 0) write_all(log_, text(line, ended ? "\n" : ""));
+  if (last_) {
+    last_->push_back(std::string(shown(line)));
+    if (last_->size() > most_lines) last_->pop_front();
+  }
+}
+
+void RankStream::close() {
+  if (!partial_.empty()) emit(partial_, false);
+  partial_.clear();
+  source_.reset();
+}
+
+Pipe make_channel(const Sink& sink, bool may_be_terminal) {
+  if (!may_be_terminal || !sink.terminal()) return make_pipe();
+  int ours, theirs;
+  winsize size{};
+  ioctl(sink.descriptor(), TIOCGWINSZ, &size);
+  termios raw{};
+  tcgetattr(sink.descriptor(), &raw);
+  cfmakeraw(&raw);  // the outer terminal does what is to be done
+  require(openpty(&ours, &theirs, nullptr, &raw, &size) == 0, ExitCode::environment,
+          "cannot make a terminal for rank 0: ", std::strerror(errno),
+          "; send the output to a file or through `| cat`");
+  for (int descriptor : {ours, theirs}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  return {Descriptor(ours), Descriptor(theirs)};
+}
+
+}  // namespace phalanx

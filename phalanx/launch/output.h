@@ -1,0 +1,72 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "phalanx/launch/descriptor.h"
+
+namespace phalanx {
+
+/// One of the agent's own streams. Nothing here waits for the reader: what it does not take yet is
+/// kept, and the supervisor polls.
+class Sink {
+ public:
+  explicit Sink(int descriptor) : descriptor_(descriptor), terminal_(isatty(descriptor)) {}
+
+  /// Rank 0's bytes: as they come on a terminal.
+  void pass(std::string_view bytes);
+  /// A whole line, without its end; never into the middle of another on a terminal.
+  void line(std::string_view text);
+  /// Ends a line that rank 0 left unfinished.
+  void settle();
+  /// Writes what the reader takes without blocking, after poll() said that it takes something.
+  void write_some();
+
+  int descriptor() const { return descriptor_; }
+  bool terminal() const { return terminal_; }
+  bool closed() const { return closed_; }
+  size_t pending() const { return pending_.size(); }
+
+ private:
+  int descriptor_;
+  bool terminal_;
+  bool closed_ = false;     // the reader has gone
+  std::string pending_;     // not yet written
+  std::string unfinished_;  // rank 0's bytes since the last end of line
+};
+
+/// What one rank writes to one of its streams, cut into lines.
+class RankStream {
+ public:
+  RankStream(int rank, Descriptor source, Sink& sink, int log, std::deque<std::string>* last_lines)
+      : rank_(rank), source_(std::move(source)), sink_(&sink), log_(log), last_(last_lines) {}
+
+  /// Reads what is there. Closes at the end of file, and when the sink's reader has gone.
+  void read_some();
+  /// Reads what is left behind by a rank that ended, and closes.
+  void finish();
+
+  int descriptor() const { return source_.get(); }
+  bool open() const { return source_.open(); }
+
+ private:
+  bool read_once();
+  void take(std::string_view bytes);
+  void emit(std::string_view line, bool ended);
+  void close();
+
+  int rank_;
+  Descriptor source_;
+  Sink* sink_;
+  int log_;                        // descriptor of the rank's log file, or -1
+  std::deque<std::string>* last_;  // the last lines are kept here; null: not kept
+  std::string partial_;
+};
+
+/// A pipe, or a terminal of its own for a rank whose output goes to one: then it shows what it
+/// would show there. `write` is the rank's end.
+Pipe make_channel(const Sink& sink, bool may_be_terminal);
+
+}  // namespace phalanx

@@ -1,0 +1,33 @@
+#include "phalanx/launch/signals.h"
+
+#include <signal.h>
+
+#include <atomic>
+
+namespace phalanx {
+namespace {
+
+std::atomic<int> requested{0};
+static_assert(std::atomic<int>::is_always_lock_free);  // a signal handler may touch nothing else
+
+void on_signal(int number) {
+  int expected = 0;
+  if (!requested.compare_exchange_strong(expected, number) && number == SIGINT &&
+      expected == SIGINT) {
+    signal(SIGINT, SIG_DFL);
+    raise(SIGINT);
+  }
+}
+
+}  // namespace
+
+void install_stop_signals() {
+  struct sigaction action{};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (int number : {SIGTERM, SIGINT, SIGUSR1}) sigaction(number, &action, nullptr);
+}
+
+int stop_requested() { return requested.load(std::memory_order_relaxed); }
+
+}  // namespace phalanx

@@ -1,0 +1,80 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/process.h"
+
+namespace phalanx::testing {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> listed_commands() {
+  const std::string help = run_phalanx({"--help"}).out;
+  std::istringstream lines(help.substr(help.find("commands:")));
+  std::vector<std::string> names;
+  std::string line;
+  for (std::getline(lines, line); std::getline(lines, line) && line.starts_with("  ");)
+    names.push_back(line.substr(2, line.find(' ', 2) - 2));
+  return names;
+}
+
+TEST(Main, HelpNamesTheCommandsAndEachHasItsOwn) {
+  const auto help = run_phalanx({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_EQ(help.error, "");
+  EXPECT_TRUE(contains(help.out, "exit codes: 0 done; 1 the check")) << help.out;
+  const auto names = listed_commands();
+  EXPECT_GE(names.size(), 3u);
+  for (const auto& name : names) {
+    SCOPED_TRACE(name);
+    const auto own = run_phalanx({name, "--help"});
+    EXPECT_EQ(own.code, 0) << own.error;
+    EXPECT_TRUE(contains(own.out, "phalanx " + name)) << own.out;
+    EXPECT_TRUE(contains(own.out, "-h,--help")) << own.out;
+    EXPECT_EQ(own.error, "");
+  }
+  EXPECT_EQ(run_phalanx({"help", "run"}).out, run_phalanx({"run", "--help"}).out);
+  EXPECT_TRUE(contains(run_phalanx({"--version"}).out, "phalanx " PHALANX_VERSION));
+}
+
+TEST(Main, WrongCommandLinesAreOneSentenceAndCode2) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string sentence;
+  };
+  for (const auto& [arguments, sentence] : std::vector<Case>{
+           {{"tran", "x"},
+            "error: no command 'tran'; did you mean 'train'? (see phalanx --help)\n"},
+           {{"--hlep"}, "error: no command '--hlep' (see phalanx --help)\n"},
+           {{}, "error: no command given; phalanx --help lists them\n"},
+           {{"run", "--nproc", "2", "--", "true"}, "did you mean '--nproc-per-node'?"}}) {
+    const auto wrong = run_phalanx(arguments);
+    EXPECT_EQ(wrong.code, 2);
+    EXPECT_EQ(wrong.out, "");
+    EXPECT_TRUE(contains(wrong.error, sentence)) << wrong.error;
+    EXPECT_EQ(std::count(wrong.error.begin(), wrong.error.end(), '\n'), 1) << wrong.error;
+  }
+}
+
+// The dynamic loader lists what it opens.
+TEST(Main, HelpDoesNotLoadLibTorch) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"run", "--help"}}) {
+    const auto traced = run_phalanx(arguments, {.environment = {{"LD_DEBUG", "files"}}});
+    EXPECT_TRUE(contains(traced.error, "libphalanx_plain.so"));
+    EXPECT_FALSE(contains(traced.error, "libtorch")) << arguments[0];
+    EXPECT_FALSE(contains(traced.error, "libc10")) << arguments[0];
+  }
+}
+
+TEST(Main, ResultsThatCannotBeWrittenAreAnError) {
+  const auto full = run_program({"sh", "-c", PHALANX_BINARY " --help > /dev/full"});
+  EXPECT_EQ(full.code, 3);
+  EXPECT_TRUE(contains(full.error, "cannot write the results to stdout")) << full.error;
+}
+
+}  // namespace
+}  // namespace phalanx::testing
