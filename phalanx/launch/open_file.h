@@ -11,17 +11,17 @@
 
 namespace phalanx {
 
-/// An open file descriptor, closed with its owner.
-class Descriptor {
+/// A file descriptor that is closed with its owner.
+class OpenFile {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  OpenFile() = default;
+  explicit OpenFile(int number) : number_(number) {}
+  OpenFile(OpenFile&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  OpenFile& operator=(OpenFile&& other) noexcept {
     std::swap(number_, other.number_);
     return *this;
   }
-  ~Descriptor() { reset(); }
+  ~OpenFile() { reset(); }
 
   int get() const { return number_; }
   bool open() const { return number_ >= 0; }
@@ -35,7 +35,7 @@ class Descriptor {
 };
 
 struct Pipe {
-  Descriptor read, write;
+  OpenFile read, write;
 };
 
 /// Both ends are closed on exec.
@@ -43,7 +43,7 @@ inline Pipe make_pipe() {
   int ends[2];
   require(pipe2(ends, O_CLOEXEC) == 0, ExitCode::environment,
           "cannot make a pipe: ", std::strerror(errno));
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {OpenFile(ends[0]), OpenFile(ends[1])};
 }
 
 }  // namespace phalanx
