@@ -25,7 +25,8 @@ test: build check  ## every test
 	@tools/install.sh test
 	@OMP_NUM_THREADS=1 ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-sanitize: install  ## the tests under ASan and UBSan
+sanitize:  ## the tests under ASan and UBSan
+	@tools/install.sh sanitize
 	@tools/build.sh build-sanitize -DCMAKE_BUILD_TYPE=Debug -DPHALANX_SANITIZE=address,undefined -DPHALANX_BENCHMARKS=OFF
 	@tools/sanitize.sh build-sanitize
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing: Debian packages by apt, LibTorch (the torch wheel) into .venv.
-# `install.sh test` adds what the tests compare with. With everything there it does not touch the network.
+# `install.sh test` adds what the tests compare with, `install.sh sanitize` the sanitizers. With everything there it does not touch the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-build}
@@ -8,7 +8,8 @@ what=${1:-build}
 packages=(clang-19 lld-19 clang-format-19 cmake ninja-build ccache git python3-venv libgtest-dev
   libbenchmark-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
   libxxhash-dev)
-[ "$what" = test ] && packages+=(openmpi-bin)
+[ "$what" = sanitize ] && packages+=(libclang-rt-19-dev)
+[ "$what" != build ] && packages+=(openmpi-bin)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
@@ -21,8 +22,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 wanted=requirements.txt
-[ "$what" = test ] && wanted=requirements-test.txt
-stamp=.venv/installed-$what
+[ "$what" != build ] && wanted=requirements-test.txt
+stamp=.venv/installed-$wanted
 if ! cmp -s "$wanted" "$stamp"; then
   [ -x .venv/bin/python ] || python3 -m venv .venv
   echo "installing $wanted into .venv" >&2

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The long checks beside `make test`: the g++ build with its tests, the debug build (released memory is
+# poisoned), and the fault tests over and over.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export OMP_NUM_THREADS=1
+CC=gcc CXX=g++ tools/build.sh build-gcc -DCMAKE_BUILD_TYPE=Release
+ctest --test-dir build-gcc --output-on-failure -j "$(nproc)"
+tools/build.sh build-debug -DCMAKE_BUILD_TYPE=Debug
+ctest --test-dir build-debug --output-on-failure -j "$(nproc)"
+PHALANX_SOAK=1 ctest --test-dir build --output-on-failure -j "$(nproc)" --timeout 3600 --repeat until-fail:5 \
+  -R 'Shared|Gloo|Launch|Checkpoint|Trainer'
