@@ -4,6 +4,8 @@
 #include "phalanx/base/log.h"
 #include "phalanx/cli/dispatch.h"
 
+extern "C" int phalanx_command_config(int argc, char** argv);
+
 namespace phalanx::cli {
 
 int run_command_line(int argc, char** argv);
@@ -19,6 +21,7 @@ constexpr Command table[] = {
     {"generate", "continue a prompt with a trained model", nullptr},
     {"data", "make token files from text, and look into them", nullptr},
     {"ckpt", "look into checkpoints and verify them", nullptr},
+    {"config", "show and check configs; the reference of all keys", phalanx_command_config},
     {"bench", "this machine's limits, and how close a step comes", nullptr},
 };
 

@@ -3,12 +3,11 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <tuple>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
 #include "phalanx/base/nearest.h"
 #include "phalanx/config/keys.h"
 #include "phalanx/spec/huggingface.h"
@@ -37,7 +36,10 @@ std::string unknown_key(const std::string& name) {
   for (const Key& known : keys())
     if (known.name == key)
       return text("unknown key '", name, "'; did you mean '", known.full_name(), "'?");
-  const std::string hint = did_you_mean(name, names);
+  std::string hint = did_you_mean(name, names);
+  for (const std::string& known : names)  // "vocab" for "vocab_size"
+    if (hint.empty() && key.size() >= 3 && known.starts_with(name))
+      hint = text("; did you mean '", known, "'?");
   return text("unknown key '", name, "'",
               hint.empty() ? "; `phalanx config reference` lists all keys" : hint);
 }
@@ -49,13 +51,11 @@ class Reader {
   std::vector<std::string> errors;
 
   void file(const std::filesystem::path& path) {
-    std::ifstream stream(path, std::ios::binary);
-    std::stringstream content;
-    if (std::filesystem::is_directory(path) || !stream || !(content << stream.rdbuf())) {
-      errors.push_back(text(path.string(), " cannot be read; give the path of a TOML file"));
-      return;
+    try {
+      source(read_file(path.string(), ExitCode::usage), path.string());
+    } catch (const Error& error) {
+      errors.push_back(text(error.what(), "; give the path of a TOML file"));
     }
-    source(content.str(), path.string());
   }
 
   void source(std::string toml, const std::string& where) {

@@ -1,10 +1,10 @@
 #include "phalanx/spec/huggingface.h"
 
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
 
 namespace phalanx {
 namespace {
@@ -98,11 +98,9 @@ ModelSpec parse_huggingface_config(const std::string& source, const std::string&
 
 ModelSpec read_huggingface_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  require(file && content << file.rdbuf(), ExitCode::usage, path,
-          " cannot be read; give a folder that holds a Hugging Face model");
-  return parse_huggingface_config(content.str(), path);
+  require(std::filesystem::is_regular_file(path), ExitCode::usage, path,
+          " is no file; give a folder that holds a Hugging Face model");
+  return parse_huggingface_config(read_file(path, ExitCode::usage), path);
 }
 
 std::string huggingface_config(const ModelSpec& model) {

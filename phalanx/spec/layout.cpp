@@ -102,7 +102,8 @@ void check_degrees(const Degrees& degrees, int world_size, Rules& rules) {
       product == world_size, "parallel",
       text("the degrees ", join(factors, " x "), " = ", product, " are not the world of ",
            world_size, world_size == 1 ? " rank" : " ranks",
-           "; change them, leave parallel.dp_shard out, or start ", product, " ranks"));
+           "; change them (parallel.dp_shard left out takes the rest) or start ", product,
+           " ranks"));
   const double inner = double(degrees.dp_shard) * degrees.cp * degrees.tp;
   const double expert = double(degrees.ep) * degrees.etp;
   rules.require_that(expert <= inner && int64_t(inner) % int64_t(expert) == 0, "parallel.ep",
@@ -115,12 +116,15 @@ void check_precision(const Layout& layout, Rules& rules) {
     const char* key;
     Dtype dtype;
   };
+  auto is_available = [](Dtype dtype) {
+    return dtype == Dtype::float32 || dtype == Dtype::float64;
+  };
   for (const Named& type : {Named{"precision.compute", layout.compute},
                             {"precision.master", layout.master},
                             {"precision.reduce", layout.reduce_dtype}}) {
-    const bool available = type.dtype == Dtype::float32 || type.dtype == Dtype::float64;
-    rules.unavailable(!available, type.key, name(type.dtype), "float32 or float64");
-    rules.unavailable(available && type.dtype != layout.compute, type.key,
+    rules.unavailable(!is_available(type.dtype), type.key, name(type.dtype), "float32 or float64");
+    const bool both = is_available(type.dtype) && is_available(layout.compute);
+    rules.unavailable(both && type.dtype != layout.compute, type.key,
                       text(name(type.dtype), " with precision.compute = ", name(layout.compute)),
                       "the same for both");
   }

@@ -1,0 +1,196 @@
+#include "phalanx/config/check.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "phalanx/base/error.h"
+#include "phalanx/config/keys.h"
+#include "phalanx/config/write.h"
+
+namespace phalanx {
+namespace {
+
+const char* const minimal = R"(
+  [model]
+  hidden_size = 64
+  num_hidden_layers = 2
+  num_attention_heads = 4
+  vocab_size = 256
+  max_position_embeddings = 128
+  [data]
+  train = "a.tokens"
+  sequence_length = 128
+)";
+
+Config with(const std::vector<std::string>& overrides) {
+  return parse_config(minimal, "run.toml", overrides).config;
+}
+
+std::string sentences(const Config& config, int world_size) {
+  std::vector<std::string> list;
+  for (const Violation& violation : check(config, world_size)) list.push_back(violation.sentence);
+  return join(list, "\n");
+}
+
+TEST(Check, MinimalConfigRunsOnAnyNumberOfRanks) {
+  for (int world : {1, 2, 4, 8}) {
+    const Config config = resolve(with({}), world);
+    EXPECT_EQ(config.parallel.degree.dp_shard, world);
+    EXPECT_EQ(config.batch.micro, 8 / world);
+    EXPECT_EQ(accumulation(config), 1);
+    EXPECT_EQ(config.lr.decay_steps, config.train.steps);
+    EXPECT_EQ(check(config, world).size(), 0u);
+    EXPECT_EQ(parse_config(to_toml(config), "config.toml").config, config);
+  }
+}
+
+TEST(Check, RulesNameKeyValueAndFix) {
+  struct Case {
+    std::vector<std::string> overrides;
+    int world;
+    std::string key, fragment;
+  };
+  const std::vector<Case> cases = {
+      {{"--data.sequence_length=129"},
+       1,
+       "data.sequence_length",
+       "data.sequence_length = 129 is beyond model.max_position_embeddings = 128"},
+      {{"--data.train="}, 1, "data.train", "data.train is missing; give token files"},
+      {{"--train.evaluate_every=5"}, 1, "train.evaluate_every", "= 5 without data.validation"},
+      {{"--model.vocab_size=255"}, 1, "model.vocab_size", "= 255 is less than the 256 ids"},
+      {{"--data.kind=synthetic", "--data.samples=7"}, 1, "data.samples", "= 7 is less than one"},
+      {{},
+       3,
+       "batch.global",
+       "batch.global = 8 is no multiple of 3 (data-parallel ranks) = 3; give 6 or 9"},
+      {{"--batch.micro=3"},
+       2,
+       "batch.global",
+       "batch.global = 8 is no multiple of 3 x 2 (batch.micro x data-parallel ranks) = 6; give 6 "
+       "or 12"},
+      {{"--batch.global=1"}, 2, "batch.global", "; give 2"},
+      {{"--lr.minimum=1"}, 1, "lr.minimum", "lr.minimum = 1 is above lr.peak = 0.0003"},
+      {{"--lr.warmup_steps=101"}, 1, "lr.warmup_steps", "= 101 is beyond train.steps = 100"},
+      {{"--lr.warmup_steps=11", "--lr.decay_steps=10"},
+       1,
+       "lr.warmup_steps",
+       "is beyond lr.decay_steps = 10"},
+      {{"--optimizer.momentum=0.9"}, 1, "optimizer.momentum", "= 0.9 has no meaning with"},
+      {{"--train.run_dir="}, 1, "train.run_dir", "is empty"},
+      {{"--train.resume="}, 1, "train.resume", "is empty"},
+      {{"--model.num_attention_heads=5"}, 1, "model.num_attention_heads", "= 5 does not divide"},
+      {{"--parallel.dp_shard=4"}, 2, "parallel", "are not the world of 2 ranks"},
+      {{"--parallel.tp=2"}, 2, "parallel.tp", "not available in this version"},
+      {{"--precision.compute=bfloat16"}, 1, "precision.compute", "not available in this version"},
+      {{"--parallel.reduce=step", "--parallel.strategy=none"}, 1, "parallel.reduce", "no meaning"},
+  };
+  for (const Case& wrong : cases) {
+    const Config config = with(wrong.overrides);
+    const auto found = check(config, wrong.world);
+    ASSERT_EQ(found.size(), 1u) << wrong.key << "\n" << sentences(config, wrong.world);
+    EXPECT_EQ(found[0].key, wrong.key);
+    EXPECT_NE(found[0].sentence.find(wrong.fragment), std::string::npos) << found[0].sentence;
+    EXPECT_THROW(resolve(config, wrong.world), Error);
+  }
+}
+
+TEST(Check, EverythingAtOnce) {
+  const Config config = with({"--data.sequence_length=999", "--batch.global=3", "--lr.minimum=1",
+                              "--parallel.cp=2", "--parallel.cut=per_parameter"});
+  const auto found = check(config, 4);
+  EXPECT_EQ(found.size(), 5u) << sentences(config, 4);
+  try {
+    resolve(config, 4);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_EQ(error.what(), sentences(config, 4));
+  }
+  const std::string missing = sentences(Config(), 1);
+  EXPECT_NE(missing.find("[model] lacks hidden_size, num_hidden_layers, num_attention_heads, "
+                         "vocab_size, max_position_embeddings; give them, or model.path"),
+            std::string::npos);
+  EXPECT_NE(missing.find("data.train is missing"), std::string::npos);
+}
+
+// Worlds of 1 to 4 and batches from 1: accepted exactly where the equation holds.
+TEST(Check, BatchEquation) {
+  for (int world = 1; world <= 4; ++world)
+    for (int64_t global = 1; global <= 13; ++global)
+      for (int64_t micro = 0; micro <= 5; ++micro) {
+        Config config = with({});
+        config.batch = {global, micro};
+        const bool divides = global % (world * std::max<int64_t>(micro, 1)) == 0;
+        EXPECT_EQ(check(config, world).empty(), divides) << sentences(config, world);
+        if (!divides) continue;
+        const Config resolved = resolve(config, world);
+        EXPECT_EQ(accumulation(resolved) * resolved.batch.micro * world, global);
+      }
+  for (const char* wrong : {"--batch.global=0", "--batch.global=-8", "--batch.micro=-1"})
+    EXPECT_THROW(with({wrong}), Error);
+}
+
+// Degrees of one are legal everywhere, given or not.
+TEST(Check, AxesOfSizeOne) {
+  for (int bits = 0; bits < 64; ++bits) {
+    std::vector<std::string> overrides;
+    int bit = 0;
+    for (const char* degree : {"dp_replicate", "cp", "tp", "pp", "ep", "etp"})
+      if (bits >> bit++ & 1) overrides.push_back(text("--parallel.", degree, "=1"));
+    for (int world : {1, 2}) EXPECT_EQ(sentences(with(overrides), world), "");
+  }
+}
+
+TEST(Check, ReadyConfigsRunOnOneAndTwoRanks) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(PHALANX_SOURCE_DIR "/configs")) {
+    SCOPED_TRACE(entry.path().string());
+    const LoadedConfig loaded = load_config(entry.path().string());
+    for (int world : {1, 2}) EXPECT_EQ(sentences(loaded.config, world), "");
+    EXPECT_EQ(parse_config(to_toml(loaded.config), "again.toml").config, loaded.config);
+    EXPECT_EQ(parse_config(show(loaded), "again.toml").config, loaded.config);
+    ++count;
+  }
+  EXPECT_GE(count, 3);
+  const ModelSpec wide = load_config(PHALANX_SOURCE_DIR "/configs/wide.toml").config.model.spec;
+  EXPECT_EQ(wide.num_hidden_layers, 4);
+  EXPECT_EQ(wide.hidden_size, 1024);
+  EXPECT_EQ(wide.num_attention_heads, 16);
+  EXPECT_EQ(wide.vocab_size, 8192);
+  EXPECT_EQ(wide.max_position_embeddings, 512);
+}
+
+TEST(Write, ShowsOrigins) {
+  const auto loaded = parse_config(minimal, "run.toml", {"--train.steps=7"});
+  const std::string shown = show(loaded);
+  for (const char* fragment : {"hidden_size = 64                 # run.toml:3\n",
+                               "steps = 7                        # command line\n",
+                               "intermediate_size = 256          # follows model.hidden_size\n",
+                               "strategy = \"optim_grads_params\"  # default\n", "\n[train]\n"})
+    EXPECT_NE(shown.find(fragment), std::string::npos) << fragment << shown;
+  EXPECT_EQ(parse_config(shown, "again.toml").config, loaded.config);
+  EXPECT_NE(show(parse_config("", "x")).find("# hidden_size is missing\n"), std::string::npos);
+}
+
+TEST(Write, TomlOfValues) {
+  const std::vector<std::pair<ConfigValue, std::string>> cases = {
+      {false, "false"},
+      {int64_t{-3}, "-3"},
+      {1.0, "1.0"},
+      {1e-5, "1e-05"},
+      {1e300, "1e+300"},
+      {0.1, "0.1"},
+      {"a\"\\\n\x7f", "\"a\\\"\\\\\\u000a\\u007f\""},
+      {std::vector<std::string>{}, "[]"},
+      {std::vector<std::string>{"a", "b"}, "[\"a\", \"b\"]"}};
+  for (const auto& [value, expected] : cases) EXPECT_EQ(to_toml(value), expected);
+  for (double value : {1.0 / 3, 3e-4, 5e-324, 1.7976931348623157e308, 123456789.0, 1e15, 1e16}) {
+    const auto loaded = parse_config("lr.peak = " + to_toml(ConfigValue(value)), "x");
+    EXPECT_EQ(loaded.config.lr.peak, value);
+  }
+}
+
+}  // namespace
+}  // namespace phalanx
