@@ -53,10 +53,11 @@ std::string to_json(const Manifest& manifest);
 /// covered, parts inside of files. Error(checkpoint) that names `path` and what is wrong.
 Manifest parse_manifest(const std::string& json, const std::string& path);
 
-/// Reads folder/manifest.json and compares it with its hash in folder/manifest.json.xxh128.
-Manifest read_manifest(const std::string& folder);
+/// The text of folder/manifest.json, compared with its hash in folder/manifest.json.xxh128 (a line
+/// as `xxhsum -H2` writes it, so that `xxhsum -c` can check it).
+std::string read_manifest_text(const std::string& folder);
+std::string manifest_hash_line(const std::string& text);
 
-/// Sizes of the files as they are; with `hashes` also reads every part. One sentence per defect.
-std::vector<std::string> defects(const std::string& folder, const Manifest& manifest, bool hashes);
+Manifest read_manifest(const std::string& folder);
 
 }  // namespace phalanx

@@ -1,0 +1,167 @@
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/base/log.h"
+#include "phalanx/checkpoint/agree.h"
+#include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/folder.h"
+#include "phalanx/checkpoint/plan.h"
+#include "phalanx/checkpoint/read.h"
+#include "phalanx/checkpoint/verify.h"
+
+namespace phalanx {
+namespace {
+
+using nlohmann::json;
+using Key = std::pair<std::string, std::string>;  // name, role
+
+struct Signature {
+  Dtype dtype;
+  std::vector<int64_t> shape;
+};
+using Signatures = std::map<Key, Signature>;
+
+Signatures wanted_by_all(const std::vector<std::string>& descriptions) {
+  Signatures wanted;
+  for (const auto& description : descriptions)
+    for (const auto& entry : json::from_cbor(description))
+      wanted.insert(
+          {{entry[0].get<std::string>(), entry[1].get<std::string>()},
+           {static_cast<Dtype>(entry[2].get<int>()), entry[3].get<std::vector<int64_t>>()}});
+  return wanted;
+}
+
+// "a, b (exp_avg)"; a role that is absent as a whole is named once.
+std::string list_absent(const Signatures& from, const Signatures& in) {
+  std::map<std::string, std::vector<std::string>> absent;
+  std::map<std::string, size_t> total;
+  for (const auto& [key, signature] : from) {
+    ++total[key.second];
+    if (!in.contains(key)) absent[key.second].push_back(key.first);
+  }
+  std::vector<std::string> lists;
+  for (const auto& [role, names] : absent)
+    if (names.size() == total[role] && names.size() > 1)
+      lists.push_back(text("every ", role, " (", names.size(), " tensors)"));
+    else
+      lists.push_back(text(role, " of ", join(names)));
+  return join(lists, "; ");
+}
+
+// Everything in which the checkpoint is not what the ranks want; empty if nothing.
+std::string misfit(const Signatures& saved, const Signatures& wanted) {
+  std::vector<std::string> shapes, types, found;
+  for (const auto& [key, want] : wanted) {
+    const auto place = saved.find(key);
+    if (place == saved.end()) continue;
+    const Signature& have = place->second;
+    if (have.shape != want.shape)
+      shapes.push_back(text(key.first, " (", key.second, ") is ", shape_string(have.shape),
+                            ", wanted ", shape_string(want.shape)));
+    if (have.dtype != want.dtype)
+      types.push_back(text(key.first, " (", key.second, ") is ", name(have.dtype), ", wanted ",
+                           name(want.dtype)));
+  }
+  const std::string missing = list_absent(wanted, saved), unexpected = list_absent(saved, wanted);
+  if (!missing.empty()) found.push_back("it lacks " + missing);
+  if (!unexpected.empty()) found.push_back("nobody asked for " + unexpected);
+  if (!shapes.empty()) found.push_back("other shapes: " + join(shapes));
+  if (!types.empty()) found.push_back("other types: " + join(types));
+  return join(found, "; ");
+}
+
+void verify_content(Communicator& world, const std::string& path, const Manifest& manifest) {
+  agree(world, "verify", [&] {
+    const auto defects = content_defects(path, manifest, world.rank(), world.size());
+    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+    return std::string();
+  });
+}
+
+}  // namespace
+
+RunState load_checkpoint(Communicator& world, const std::string& path,
+                         std::span<const StateEntry> entries, const LoadOptions& options) {
+  const auto chosen = [&](const std::string& role) {
+    return options.roles.empty() || options.roles.contains(role);
+  };
+  const auto texts = agree(world, "manifest", [&] {
+    if (world.rank() != 0) return std::string();
+    std::string json_text = read_manifest_text(path);
+    const auto defects = size_defects(path, parse_manifest(json_text, path + "/manifest.json"));
+    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+    return json_text;
+  });
+  const Manifest manifest = parse_manifest(texts[0], path + "/manifest.json");
+  if (options.verify_hashes) verify_content(world, path, manifest);
+
+  std::vector<StateEntry> mine;
+  for (const auto& entry : entries)
+    if (chosen(entry.role)) mine.push_back(entry);
+  const auto descriptions = agree(world, "wanted", [&] { return describe_entries(mine); });
+  Signatures saved;
+  std::map<Key, const ManifestEntry*> by_key;
+  for (const auto& entry : manifest.entries) {
+    if (!chosen(entry.role)) continue;
+    saved[{entry.name, entry.role}] = {entry.dtype, entry.shape};
+    by_key[{entry.name, entry.role}] = &entry;
+  }
+  const std::string wrong = misfit(saved, wanted_by_all(descriptions));
+  require(wrong.empty(), ExitCode::checkpoint, "checkpoint ", path,
+          " does not fit this run: ", wrong, " (`phalanx ckpt inspect ", path,
+          "` lists what it has)");
+
+  agree(world, "read", [&] {
+    std::vector<ReadJob> jobs;
+    for (const auto& entry : mine) jobs.push_back({&entry, by_key.at({entry.name, entry.role})});
+    read_parts(path, jobs);
+    return std::string();
+  });
+  return manifest.run;
+}
+
+void prepare_checkpoints(Communicator& world, const std::string& folder) {
+  agree(world, "folder", [&] {
+    if (world.rank() == 0) {
+      make_folder(folder, ExitCode::checkpoint);
+      remove_unfinished(folder);
+    }
+    return std::string();
+  });
+  agree(world, "folder", [&] {
+    const std::string probe = text(folder, "/.tmp-probe-", world.rank());
+    OutputFile(probe, ExitCode::checkpoint).sync_and_close();
+    remove_tree(probe, ExitCode::checkpoint);
+    return std::string();
+  });
+}
+
+std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder) {
+  const auto told = agree(world, "newest", [&] {
+    if (world.rank() != 0) return std::string();
+    std::vector<std::string> defects;
+    std::string best;
+    for (const auto& candidate : candidates(folder))
+      if (!candidate.defect.empty())
+        defects.push_back(text(candidate.path, ": ", candidate.defect));
+      else if (best.empty())
+        best = candidate.path;
+    require(!best.empty() || defects.empty(), ExitCode::checkpoint, "no checkpoint in ", folder,
+            " can be used (", join(defects, "; "),
+            "); remove them, or start anew with train.resume = \"never\"");
+    for (const auto& defect : defects)
+      log_warning(text("a broken checkpoint is passed over, ", best, " is used: ", defect));
+    return best;
+  });
+  if (told[0].empty()) return std::nullopt;
+  return told[0];
+}
+
+}  // namespace phalanx

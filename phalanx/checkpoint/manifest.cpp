@@ -1,0 +1,177 @@
+#include "phalanx/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/safetensors.h"
+
+namespace phalanx {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const RunState& run) {
+  json values = json::object();
+  for (const auto& [key, value] : run.values)
+    std::visit([&, name = key](const auto& held) { values[name] = held; }, value);
+  return {{"step", run.step},
+          {"consumed_samples", run.consumed_samples},
+          {"config", run.config},
+          {"versions", run.versions},
+          {"values", values}};
+}
+
+Value parse_value(const std::string& key, const json& value) {
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (value.is_number()) return value.get<double>();
+  if (value.is_string()) return value.get<std::string>();
+  fail(ExitCode::checkpoint, "value ", key, " is neither a number nor a string");
+}
+
+RunState parse_run(const json& fields) {
+  RunState run;
+  run.step = fields.at("step").get<int64_t>();
+  run.consumed_samples = fields.at("consumed_samples").get<int64_t>();
+  run.config = fields.at("config").get<std::string>();
+  run.versions = fields.at("versions").get<std::map<std::string, std::string>>();
+  for (const auto& [key, value] : fields.at("values").items())
+    run.values[key] = parse_value(key, value);
+  return run;
+}
+
+Dtype parse_dtype(const std::string& wanted) {
+  for (Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::int64,
+                      Dtype::int32, Dtype::int16, Dtype::uint8})
+    if (wanted == name(dtype)) return dtype;
+  fail(ExitCode::checkpoint, "element type ", wanted, " is not known");
+}
+
+bool plain_name(const std::string& file) {
+  return !file.empty() && file.front() != '.' && file.find('/') == std::string::npos;
+}
+
+ManifestEntry::Part parse_part(const json& fields) {
+  ManifestEntry::Part part;
+  part.box = {fields.at("offset").get<std::vector<int64_t>>(),
+              fields.at("size").get<std::vector<int64_t>>()};
+  part.file = fields.at("file").get<std::string>();
+  part.offset = fields.at("file_offset").get<int64_t>();
+  part.bytes = fields.at("bytes").get<int64_t>();
+  part.hash = hash_from_hex(fields.at("xxh3_128").get<std::string>());
+  return part;
+}
+
+ManifestEntry parse_entry(const json& fields, const std::map<std::string, int64_t>& files) {
+  ManifestEntry entry;
+  entry.name = fields.at("name").get<std::string>();
+  entry.role = fields.at("role").get<std::string>();
+  entry.dtype = parse_dtype(fields.at("dtype").get<std::string>());
+  entry.shape = fields.at("shape").get<std::vector<int64_t>>();
+  int64_t bytes = size_of(entry.dtype);
+  for (int64_t size : entry.shape)
+    require(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes), ExitCode::checkpoint,
+            entry.name, " has the impossible shape ", shape_string(entry.shape));
+  std::vector<Box> boxes;
+  for (const json& part : fields.at("parts")) {
+    entry.parts.push_back(parse_part(part));
+    boxes.push_back(entry.parts.back().box);
+  }
+  const std::string defect = cover_defect(entry.shape, boxes);
+  require(defect.empty(), ExitCode::checkpoint, entry.name, " (", entry.role, "): ", defect);
+  for (const auto& part : entry.parts) {
+    const auto file = files.find(part.file);
+    require(file != files.end() && part.offset >= 0 &&
+                part.bytes == element_count(part.box.size) * size_of(entry.dtype) &&
+                part.bytes <= file->second && part.offset <= file->second - part.bytes,
+            ExitCode::checkpoint, entry.name, " (", entry.role, "): box ", to_string(part.box),
+            " is not in file ", part.file);
+  }
+  std::sort(entry.parts.begin(), entry.parts.end(),
+            [](const auto& a, const auto& b) { return a.box.offset < b.box.offset; });
+  return entry;
+}
+
+Manifest parse(const json& fields) {
+  Manifest manifest;
+  const auto version = fields.at("format_version").get<int64_t>();
+  require(version == Manifest::format_version, ExitCode::checkpoint, "format version ", version,
+          " is not the one that this program reads, ", Manifest::format_version);
+  manifest.run = parse_run(fields.at("run"));
+  manifest.created = fields.at("created").get<int64_t>();
+  manifest.files = fields.at("files").get<std::map<std::string, int64_t>>();
+  for (const auto& [file, bytes] : manifest.files)
+    require(plain_name(file) && bytes >= 0, ExitCode::checkpoint, "'", file,
+            "' is no name of a file in the checkpoint's folder");
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const json& entry : fields.at("tensors")) {
+    manifest.entries.push_back(parse_entry(entry, manifest.files));
+    const auto& last = manifest.entries.back();
+    require(seen.emplace(last.name, last.role).second, ExitCode::checkpoint, last.name, " (",
+            last.role, ") is listed twice");
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  json tensors = json::array();
+  for (const auto& entry : manifest.entries) {
+    json parts = json::array();
+    for (const auto& part : entry.parts)
+      parts.push_back({{"offset", part.box.offset},
+                       {"size", part.box.size},
+                       {"file", part.file},
+                       {"file_offset", part.offset},
+                       {"bytes", part.bytes},
+                       {"xxh3_128", to_hex(part.hash)}});
+    tensors.push_back({{"name", entry.name},
+                       {"role", entry.role},
+                       {"dtype", name(entry.dtype)},
+                       {"shape", entry.shape},
+                       {"parts", parts}});
+  }
+  return json{{"format", "phalanx checkpoint"}, {"format_version", Manifest::format_version},
+              {"created", manifest.created},    {"run", to_json(manifest.run)},
+              {"files", manifest.files},        {"tensors", tensors}}
+             .dump(1) +
+         "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& path) {
+  try {
+    return parse(json::parse(text));
+  } catch (const std::exception& error) {  // of the parser, or one of ours
+    fail(ExitCode::checkpoint, path, " cannot be used: ", error.what());
+  }
+}
+
+std::string read_manifest_text(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const std::string path = folder + "/manifest.json";
+  require(fs::is_directory(folder), ExitCode::checkpoint, "there is no checkpoint ", folder);
+  require(fs::exists(path), ExitCode::checkpoint, folder,
+          " is no checkpoint: it has no manifest.json (a checkpoint is a folder step-N)");
+  const std::string text = read_file(path, ExitCode::checkpoint);
+  const std::string line = read_file(path + ".xxh128", ExitCode::checkpoint);
+  require(line == manifest_hash_line(text), ExitCode::checkpoint, path,
+          " is damaged: its hash is not the one in manifest.json.xxh128");
+  return text;
+}
+
+std::string manifest_hash_line(const std::string& text) {
+  return to_hex(hash_of(text.data(), static_cast<int64_t>(text.size()))) + "  manifest.json\n";
+}
+
+Manifest read_manifest(const std::string& folder) {
+  return parse_manifest(read_manifest_text(folder), folder + "/manifest.json");
+}
+
+}  // namespace phalanx

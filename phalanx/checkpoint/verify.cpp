@@ -1,0 +1,98 @@
+#include "phalanx/checkpoint/verify.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/safetensors.h"
+
+namespace phalanx {
+namespace {
+
+using Listed = std::tuple<int64_t, std::string, Dtype, std::vector<int64_t>>;  // offset, name ...
+
+// The header of a file beside what the manifest says about it: what other tools see is what we
+// load.
+void compare_header(const InputFile& file, std::vector<Listed> listed,
+                    std::vector<std::string>& defects) {
+  std::vector<Listed> found;
+  for (const auto& tensor : read_safetensors_header(file))
+    found.emplace_back(tensor.offset, tensor.name, tensor.dtype, tensor.shape);
+  std::sort(listed.begin(), listed.end());
+  std::sort(found.begin(), found.end());
+  if (found != listed)
+    defects.push_back(file.path() + " is damaged: its header is not what the manifest says");
+}
+
+Hash hash_of_range(const InputFile& file, int64_t offset, int64_t bytes) {
+  std::vector<char> buffer(std::min<int64_t>(bytes, 4 << 20));
+  Hasher hasher;
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t count = std::min<int64_t>(bytes - done, static_cast<int64_t>(buffer.size()));
+    file.read(buffer.data(), count, offset + done);
+    hasher.add(buffer.data(), count);
+    done += count;
+  }
+  return hasher.result();
+}
+
+}  // namespace
+
+std::string part_name(const ManifestEntry& entry, const Box& box) {
+  return entry.name + (entry.role == "parameter" ? "" : ":" + entry.role) +
+         (box == whole_box(entry.shape) ? "" : to_string(box));
+}
+
+std::vector<std::string> size_defects(const std::string& folder, const Manifest& manifest) {
+  std::vector<std::string> defects;
+  for (const auto& [file, bytes] : manifest.files) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(folder + "/" + file, error);
+    if (error)
+      defects.push_back(text(folder, "/", file, " cannot be read: ", error.message()));
+    else if (static_cast<int64_t>(size) != bytes)
+      defects.push_back(
+          text(folder, "/", file, " has ", size, " bytes, the manifest says ", bytes));
+  }
+  return defects;
+}
+
+std::vector<std::string> content_defects(const std::string& folder, const Manifest& manifest,
+                                         int share, int shares) {
+  struct Item {
+    const ManifestEntry* entry;
+    const ManifestEntry::Part* part;
+  };
+  std::map<std::string, std::vector<Item>> by_file;
+  for (const auto& entry : manifest.entries)
+    for (const auto& part : entry.parts) by_file[part.file].push_back({&entry, &part});
+  std::vector<std::string> defects;
+  int64_t number = 0;
+  for (const auto& [name, items] : by_file) try {
+      const InputFile file(folder + "/" + name, ExitCode::checkpoint);
+      if (share == 0) {
+        std::vector<Listed> listed;
+        for (const auto& [entry, part] : items)
+          listed.emplace_back(part->offset, part_name(*entry, part->box), entry->dtype,
+                              part->box.size);
+        compare_header(file, std::move(listed), defects);
+      }
+      for (const auto& [entry, part] : items) {
+        if (number++ % shares != share) continue;
+        if (hash_of_range(file, part->offset, part->bytes) != part->hash)
+          defects.push_back(text(file.path(), " is damaged: ", part_name(*entry, part->box),
+                                 " (bytes ", part->offset, " to ", part->offset + part->bytes,
+                                 ") does not have the manifest's hash"));
+      }
+    } catch (const Error& error) {
+      defects.push_back(error.what());
+    }
+  return defects;
+}
+
+}  // namespace phalanx
