@@ -1,0 +1,79 @@
+#include "phalanx/models/gpt2.h"
+
+#include "phalanx/base/error.h"
+#include "phalanx/nn/activation.h"
+#include "phalanx/nn/attention.h"
+#include "phalanx/nn/dropout.h"
+#include "phalanx/nn/embedding.h"
+#include "phalanx/nn/layer_norm.h"
+#include "phalanx/nn/linear.h"
+
+namespace phalanx {
+namespace {
+
+std::vector<Parameter> make_parameters(const BlockSpec& block, at::ScalarType compute) {
+  std::vector<Parameter> parameters;
+  for (const ParameterSpec& spec : block.parameters)
+    parameters.push_back(make_parameter(spec, compute));
+  return parameters;
+}
+
+}  // namespace
+
+Gpt2Block::Gpt2Block(const ModelSpec& spec, std::string name, std::vector<Parameter> parameters)
+    : spec_(spec), name_(std::move(name)), parameters_(std::move(parameters)) {
+  require(parameters_.size() == 12, ExitCode::usage, "a layer of GPT-2 has 12 parameters, got ",
+          parameters_.size());
+}
+
+Tensors Gpt2Block::forward(const Tensors& inputs, const Context& context) {
+  const auto& [norm1, norm1_bias, attention, attention_bias, projection, projection_bias, norm2,
+               norm2_bias, up, up_bias, down, down_bias] =
+      *reinterpret_cast<const Parameter(*)[12]>(parameters_.data());
+  const double drop = context.training ? spec_.resid_pdrop : 0, epsilon = spec_.layer_norm_epsilon;
+
+  const NormedStream first = fork_layer_norm(inputs[0], norm1, norm1_bias, epsilon);
+  const at::Tensor packed = linear(first.normed, attention, attention_bias);
+  const at::Tensor attended = causal_attention(packed, spec_.num_attention_heads, spec_.attn_pdrop,
+                                               name_ + ".attention", context);
+  // Without dropout the bias of a projection is added together with the residual.
+  if (drop == 0) {
+    const NormedStream second = add_layer_norm(first.stream, linear(attended, projection),
+                                               projection_bias, norm2, norm2_bias, epsilon);
+    const at::Tensor active = bias_gelu(linear(second.normed, up), up_bias);
+    return {add_bias(second.stream, linear(active, down), down_bias)};
+  }
+  const at::Tensor branch = dropout(linear(attended, projection, projection_bias), drop,
+                                    name_ + ".attention.projection", context);
+  const NormedStream second =
+      add_layer_norm(first.stream, branch, nullptr, norm2, norm2_bias, epsilon);
+  const at::Tensor active = bias_gelu(linear(second.normed, up), up_bias);
+  return {second.stream + dropout(linear(active, down, down_bias), drop, name_ + ".mlp", context)};
+}
+
+Gpt2::Gpt2(const ModelSpec& spec, at::ScalarType compute) : spec_(spec) {
+  const std::vector<BlockSpec> table = blocks(spec);
+  root_ = make_parameters(table[0], compute);
+  for (size_t i = 1; i < table.size(); ++i)
+    blocks_.push_back(
+        std::make_unique<Gpt2Block>(spec, table[i].name, make_parameters(table[i], compute)));
+}
+
+Tensors Gpt2::embed(const at::Tensor& tokens, const Context& context) {
+  const at::Tensor hidden =
+      embedding(tokens, root_[0], root_[1], context.sequence.first_position);
+  return {dropout(hidden, spec_.embd_pdrop, "embedding", context)};
+}
+
+at::Tensor Gpt2::logits(const Tensors& hidden, const Context&) {
+  const at::Tensor normed = layer_norm(hidden[0], root_[2], root_[3], spec_.layer_norm_epsilon);
+  const Parameter& head = spec_.tie_word_embeddings ? root_[0] : root_[4];
+  return linear(normed, head, nullptr, WeightLayout::out_in);
+}
+
+Loss Gpt2::loss(const Tensors& hidden, const at::Tensor& targets, double scale,
+                const Context& context) {
+  return cross_entropy(logits(hidden, context), targets, scale);
+}
+
+}  // namespace phalanx

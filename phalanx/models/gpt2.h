@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+
+#include "phalanx/models/model.h"
+
+namespace phalanx {
+
+/// One transformer layer of GPT-2 (Radford et al. 2019): hidden states [batch, time, hidden] in and
+/// out. Norms before attention and MLP, biases everywhere, weights [in, out].
+class Gpt2Block : public Block {
+ public:
+  /// `parameters` in the order of blocks(spec)[1 + layer].
+  Gpt2Block(const ModelSpec& spec, std::string name, std::vector<Parameter> parameters);
+  std::vector<Parameter> parameters() const override { return parameters_; }
+  Tensors forward(const Tensors& inputs, const Context& context) override;
+
+ private:
+  const ModelSpec spec_;
+  const std::string name_;
+  const std::vector<Parameter> parameters_;
+};
+
+class Gpt2 : public Model {
+ public:
+  Gpt2(const ModelSpec& spec, at::ScalarType compute);
+  const ModelSpec& spec() const override { return spec_; }
+  std::vector<Parameter> root_parameters() const override { return root_; }
+  int block_count() const override { return int(blocks_.size()); }
+  Block& block(int index) override { return *blocks_.at(size_t(index)); }
+  Tensors embed(const at::Tensor& tokens, const Context& context) override;
+  Loss loss(const Tensors& hidden, const at::Tensor& targets, double scale,
+            const Context& context) override;
+  at::Tensor logits(const Tensors& hidden, const Context& context) override;
+
+ private:
+  const ModelSpec spec_;
+  std::vector<Parameter> root_;  // wte, wpe, ln_f weight and bias, and lm_head unless it is tied
+  std::vector<std::unique_ptr<Gpt2Block>> blocks_;
+};
+
+}  // namespace phalanx
