@@ -1,5 +1,7 @@
 #include "phalanx/models/gpt2.h"
 
+#include <algorithm>
+
 #include "phalanx/base/error.h"
 #include "phalanx/nn/activation.h"
 #include "phalanx/nn/attention.h"
@@ -21,15 +23,19 @@ std::vector<Parameter> make_parameters(const BlockSpec& block, at::ScalarType co
 }  // namespace
 
 Gpt2Block::Gpt2Block(const ModelSpec& spec, std::string name, std::vector<Parameter> parameters)
-    : spec_(spec), name_(std::move(name)), parameters_(std::move(parameters)) {
-  require(parameters_.size() == 12, ExitCode::usage, "a layer of GPT-2 has 12 parameters, got ",
-          parameters_.size());
+    : spec_(spec), name_(std::move(name)) {
+  require(parameters.size() == parameters_.size(), ExitCode::usage, "a layer of GPT-2 has ",
+          parameters_.size(), " parameters, got ", parameters.size());
+  std::move(parameters.begin(), parameters.end(), parameters_.begin());
+}
+
+std::vector<Parameter> Gpt2Block::parameters() const {
+  return {parameters_.begin(), parameters_.end()};
 }
 
 Tensors Gpt2Block::forward(const Tensors& inputs, const Context& context) {
   const auto& [norm1, norm1_bias, attention, attention_bias, projection, projection_bias, norm2,
-               norm2_bias, up, up_bias, down, down_bias] =
-      *reinterpret_cast<const Parameter(*)[12]>(parameters_.data());
+               norm2_bias, up, up_bias, down, down_bias] = parameters_;
   const double drop = context.training ? spec_.resid_pdrop : 0, epsilon = spec_.layer_norm_epsilon;
 
   const NormedStream first = fork_layer_norm(inputs[0], norm1, norm1_bias, epsilon);
@@ -60,8 +66,7 @@ Gpt2::Gpt2(const ModelSpec& spec, at::ScalarType compute) : spec_(spec) {
 }
 
 Tensors Gpt2::embed(const at::Tensor& tokens, const Context& context) {
-  const at::Tensor hidden =
-      embedding(tokens, root_[0], root_[1], context.sequence.first_position);
+  const at::Tensor hidden = embedding(tokens, root_[0], root_[1], context.sequence.first_position);
   return {dropout(hidden, spec_.embd_pdrop, "embedding", context)};
 }
 

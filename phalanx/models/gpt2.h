@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "phalanx/models/model.h"
@@ -12,13 +13,13 @@ class Gpt2Block : public Block {
  public:
   /// `parameters` in the order of blocks(spec)[1 + layer].
   Gpt2Block(const ModelSpec& spec, std::string name, std::vector<Parameter> parameters);
-  std::vector<Parameter> parameters() const override { return parameters_; }
+  std::vector<Parameter> parameters() const override;
   Tensors forward(const Tensors& inputs, const Context& context) override;
 
  private:
   const ModelSpec spec_;
   const std::string name_;
-  const std::vector<Parameter> parameters_;
+  std::array<Parameter, 12> parameters_;
 };
 
 class Gpt2 : public Model {
