@@ -35,8 +35,9 @@ uint64_t mix(uint64_t x) {  // the finalizer of splitmix64 (Steele et al. 2014)
 // log m = 2 atanh(f), f = (m - 1) / (m + 1), |f| < 0.172.
 [[gnu::always_inline]] inline double logarithm(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
-  const uint64_t shifted = bits - 0x3FE6A09E667F3BCDu;           // the bits of sqrt(1/2)
-  const uint64_t exponent = (shifted >> 52) + 0x4330000000000000u;  // as a double: 2^52 + e mod 4096
+  const uint64_t shifted = bits - 0x3FE6A09E667F3BCDu;  // the bits of sqrt(1/2)
+  const uint64_t exponent =
+      (shifted >> 52) + 0x4330000000000000u;  // as a double: 2^52 + e mod 4096
   const double wrapped = std::bit_cast<double>(exponent) - 0x1p52;
   const double e = wrapped - (wrapped >= 2048.0 ? 4096.0 : 0.0);
   const double m = std::bit_cast<double>(bits - (shifted & 0xFFF0000000000000u));

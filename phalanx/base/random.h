@@ -7,8 +7,8 @@
 namespace phalanx {
 
 /// Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy
-/// as 1, 2, 3", 2011). A value depends on its key and its counter only, never on how many were drawn
-/// before, so every layout of a run draws the same ones. Bits are the same on every machine.
+/// as 1, 2, 3", 2011). A value depends on its key and its counter only, never on how many were
+/// drawn before, so every layout of a run draws the same ones. Bits are the same on every machine.
 struct RandomKey {
   uint32_t low, high;
   bool operator==(const RandomKey&) const = default;

@@ -27,9 +27,12 @@ template <class Body>
 void vectorized(const Body& body) {
 #if defined(__x86_64__)
   switch (vector_level()) {
-    case VectorLevel::avx512: return detail::run_avx512(body);
-    case VectorLevel::avx2: return detail::run_avx2(body);
-    case VectorLevel::baseline: break;
+    case VectorLevel::avx512:
+      return detail::run_avx512(body);
+    case VectorLevel::avx2:
+      return detail::run_avx2(body);
+    case VectorLevel::baseline:
+      break;
   }
 #endif
   body();

@@ -9,8 +9,8 @@ namespace phalanx {
 /// region.
 int kernel_threads();
 
-/// Calls `body(first, last)` for contiguous parts that cover [begin, end), on LibTorch's own pool of
-/// threads. Parts hold at least `grain` indices; with one part or one thread `body` runs here.
+/// Calls `body(first, last)` for contiguous parts that cover [begin, end), on LibTorch's own pool
+/// of threads. Parts hold at least `grain` indices; with one part or one thread `body` runs here.
 /// `body` must not throw.
 void parallel_for(int64_t begin, int64_t end, int64_t grain,
                   const std::function<void(int64_t first, int64_t last)>& body);

@@ -5,9 +5,9 @@
 #include <limits>
 #include <type_traits>
 
-/// 64 bytes of float or double as one value. Everything here is inlined into the caller and compiled
-/// for the caller's instruction set (base/vectorize.h). Vectors pass by reference because their
-/// calling convention depends on the instruction set.
+/// 64 bytes of float or double as one value. Everything here is inlined into the caller and
+/// compiled for the caller's instruction set (base/vectorize.h). Vectors pass by reference because
+/// their calling convention depends on the instruction set.
 namespace phalanx::kernels {
 
 template <class T>
@@ -48,8 +48,8 @@ template <class T>
   for (int64_t i = 0; i < lanes; ++i) to[i] = v[i];
 }
 
-/// Calls `body(i, AllLanes{})` for each whole vector of [0, count), then `body(i, lanes)` for what is
-/// left.
+/// Calls `body(i, AllLanes{})` for each whole vector of [0, count), then `body(i, lanes)` for what
+/// is left.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_vectors(int64_t count, const Body& body) {
   int64_t i = 0;

@@ -16,10 +16,10 @@ at::Tensor backward(const Parameter& bias, const at::Tensor& input,
     const at::Tensor x = input.contiguous(), gradient = output_gradient.contiguous();
     at::Tensor input_gradient = at::empty(x.sizes(), x.options());
     at::Tensor bias_gradient = at::empty({x.size(-1)}, x.options());
-    kernels::bias_gelu_backward<T>(
-        gradient.const_data_ptr<T>(), x.const_data_ptr<T>(), bias->tensor.const_data_ptr<T>(),
-        input_gradient.mutable_data_ptr<T>(), bias_gradient.mutable_data_ptr<T>(), rows_of(x),
-        x.size(-1));
+    kernels::bias_gelu_backward<T>(gradient.const_data_ptr<T>(), x.const_data_ptr<T>(),
+                                   bias->tensor.const_data_ptr<T>(),
+                                   input_gradient.mutable_data_ptr<T>(),
+                                   bias_gradient.mutable_data_ptr<T>(), rows_of(x), x.size(-1));
     write_gradient(bias, bias_gradient);
     return input_gradient;
   });
@@ -39,8 +39,7 @@ at::Tensor bias_gelu(const at::Tensor& input, const Parameter& bias) {
   });
   return differentiable(
       "bias_gelu", {input}, {bias}, {input}, {output},
-      [bias](const Tensors& saved, const Tensors& gradients,
-             const std::vector<bool>&) -> Tensors {
+      [bias](const Tensors& saved, const Tensors& gradients, const std::vector<bool>&) -> Tensors {
         if (!gradients[0].defined()) return {at::Tensor()};
         return {backward(bias, saved[0], gradients[0])};
       })[0];

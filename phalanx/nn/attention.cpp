@@ -54,14 +54,13 @@ at::Tensor flash_attention(const at::Tensor& packed, int64_t heads) {
   }
   return differentiable(
       "flash_attention", {packed}, {}, {packed, output, log_sums}, {output},
-      [heads](const Tensors& saved, const Tensors& gradients,
-              const std::vector<bool>&) -> Tensors {
+      [heads](const Tensors& saved, const Tensors& gradients, const std::vector<bool>&) -> Tensors {
         if (!gradients[0].defined()) return {at::Tensor()};
         const auto [queries, keys, values] =
             at::_scaled_dot_product_flash_attention_for_cpu_backward(
                 split_heads(gradients[0].contiguous(), heads), part_of(saved[0], 0, heads),
-                part_of(saved[0], 1, heads), part_of(saved[0], 2, heads), split_heads(saved[1], heads),
-                saved[2], 0.0, true);
+                part_of(saved[0], 1, heads), part_of(saved[0], 2, heads),
+                split_heads(saved[1], heads), saved[2], 0.0, true);
         return {packed_gradient(saved[0], heads, queries, keys, values)};
       })[0];
 }
@@ -90,8 +89,7 @@ Tensors dropout_attention_backward(const AttentionDropout& drop, int64_t heads,
   const double scale = 1 / std::sqrt(double(packed.size(2) / 3 / heads));
   const at::Tensor gradient = split_heads(output_gradient.contiguous(), heads);
   const at::Tensor values = at::matmul(drop(probabilities).transpose(2, 3), gradient);
-  const at::Tensor dropped =
-      drop(at::matmul(gradient, part_of(packed, 2, heads).transpose(2, 3)));
+  const at::Tensor dropped = drop(at::matmul(gradient, part_of(packed, 2, heads).transpose(2, 3)));
   const at::Tensor weighted = dropped * probabilities;
   const at::Tensor scores = (weighted - probabilities * weighted.sum(-1, true)) * scale;
   return {packed_gradient(packed, heads, at::matmul(scores, part_of(packed, 1, heads)),
@@ -112,13 +110,13 @@ at::Tensor dropout_attention(const at::Tensor& packed, int64_t heads,
         at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
     output = merged(at::matmul(drop(probabilities), part_of(packed, 2, heads)));
   }
-  return differentiable(
-      "dropout_attention", {packed}, {}, {packed, probabilities}, {output},
-      [heads, drop](const Tensors& saved, const Tensors& gradients,
-                    const std::vector<bool>&) -> Tensors {
-        if (!gradients[0].defined()) return {at::Tensor()};
-        return dropout_attention_backward(drop, heads, saved[0], saved[1], gradients[0]);
-      })[0];
+  return differentiable("dropout_attention", {packed}, {}, {packed, probabilities}, {output},
+                        [heads, drop](const Tensors& saved, const Tensors& gradients,
+                                      const std::vector<bool>&) -> Tensors {
+                          if (!gradients[0].defined()) return {at::Tensor()};
+                          return dropout_attention_backward(drop, heads, saved[0], saved[1],
+                                                            gradients[0]);
+                        })[0];
 }
 
 }  // namespace
@@ -129,8 +127,8 @@ at::Tensor causal_attention(const at::Tensor& packed, int64_t heads, double drop
           site, ": packed queries, keys and values are [", join(packed.sizes()),
           "], want [batch, time, a multiple of 3 x ", heads, "]");
   if (dropout_probability == 0 || !context.training) return flash_attention(packed, heads);
-  return dropout_attention(
-      packed, heads, {dropout_key(site, context), dropout_probability, context.sequence});
+  return dropout_attention(packed, heads,
+                           {dropout_key(site, context), dropout_probability, context.sequence});
 }
 
 }  // namespace phalanx

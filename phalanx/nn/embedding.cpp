@@ -22,15 +22,15 @@ void token_gradient(const Parameter& tokens, const at::Tensor& indices,
 
 void position_gradient(const Parameter& positions, int64_t length, int64_t first_position,
                        const at::Tensor& gradient) {
-  weight_gradient(positions, [length, first_position, gradient](const at::Tensor& target,
-                                                                bool accumulate) {
-    if (!accumulate) target.zero_();
-    with_float_type(target, "embedding", [&](auto type) {
-      using T = decltype(type);
-      kernels::sum_positions<T>(gradient.const_data_ptr<T>(), target.mutable_data_ptr<T>(),
-                                rows_of(gradient), length, first_position, target.size(1));
-    });
-  });
+  weight_gradient(
+      positions, [length, first_position, gradient](const at::Tensor& target, bool accumulate) {
+        if (!accumulate) target.zero_();
+        with_float_type(target, "embedding", [&](auto type) {
+          using T = decltype(type);
+          kernels::sum_positions<T>(gradient.const_data_ptr<T>(), target.mutable_data_ptr<T>(),
+                                    rows_of(gradient), length, first_position, target.size(1));
+        });
+      });
 }
 
 }  // namespace
@@ -51,14 +51,15 @@ at::Tensor embedding(const at::Tensor& indices, const Parameter& tokens, const P
   check_indices(indices, tokens->spec.local_shape[0], "token");
   const int64_t length = indices.size(-1), context = positions->spec.local_shape[0];
   require(first_position + length <= context, ExitCode::usage, "a sequence of ",
-          first_position + length, " tokens is longer than model.max_position_embeddings = ",
-          context, "; shorten data.sequence_length or raise it");
+          first_position + length,
+          " tokens is longer than model.max_position_embeddings = ", context,
+          "; shorten data.sequence_length or raise it");
   const at::Tensor output = with_float_type(tokens->tensor, "embedding", [&](auto type) {
     using T = decltype(type);
     BelowAutograd below;
     const int64_t hidden = tokens->spec.local_shape[1];
-    at::Tensor rows =
-        at::empty({indices.size(0), indices.size(1), hidden}, tokens->tensor.options().requires_grad(false));
+    at::Tensor rows = at::empty({indices.size(0), indices.size(1), hidden},
+                                tokens->tensor.options().requires_grad(false));
     kernels::embed<T>(tokens->tensor.const_data_ptr<T>(), positions->tensor.const_data_ptr<T>(),
                       indices.const_data_ptr<int64_t>(), rows.mutable_data_ptr<T>(),
                       indices.numel(), length, first_position, hidden);

@@ -38,8 +38,8 @@ void for_rows(const ParameterSpec& parameter, const Piece& piece, const Box& box
     int64_t local = 0, global = 0;
     for (size_t d = 0; d < dims; ++d) {
       local = local * parameter.local_shape[d] + at[d];
-      global = global * piece.global_shape[d] + at[d] - piece.local.offset[d] +
-               piece.global.offset[d];
+      global =
+          global * piece.global_shape[d] + at[d] - piece.local.offset[d] + piece.global.offset[d];
     }
     body(local, global, dims ? high[dims - 1] - low[dims - 1] : 1);
     if (dims < 2) return;

@@ -51,7 +51,8 @@ at::Tensor backward(const Norm& norm, const at::Tensor& stream, const at::Tensor
   return with_float_type(stream, "layer norm", [&](auto type) {
     using T = decltype(type);
     const at::Tensor gradient = normed_gradient.contiguous();
-    const at::Tensor extra = stream_gradient.defined() ? stream_gradient.contiguous() : at::Tensor();
+    const at::Tensor extra =
+        stream_gradient.defined() ? stream_gradient.contiguous() : at::Tensor();
     const int64_t columns = stream.size(-1);
     at::Tensor input_gradient = at::empty(stream.sizes(), stream.options());
     at::Tensor sums = at::empty({3, columns}, stream.options());
@@ -93,9 +94,8 @@ NormedStream norm_stream(const Tensors& inputs, const Norm& norm, double epsilon
       [norm, count = inputs.size()](const Tensors& saved, const Tensors& gradients,
                                     const std::vector<bool>&) {
         const at::Tensor gradient =
-            gradients[1].defined()
-                ? backward(norm, saved[0], saved[1], gradients[0], gradients[1])
-                : stream_only(norm, gradients[0]);
+            gradients[1].defined() ? backward(norm, saved[0], saved[1], gradients[0], gradients[1])
+                                   : stream_only(norm, gradients[0]);
         return Tensors(count, gradient);
       });
   return {outputs[0], outputs[1]};

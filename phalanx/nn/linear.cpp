@@ -53,13 +53,13 @@ void weight_product(const Parameter& weight, WeightLayout layout, at::Tensor inp
 }  // namespace
 
 void write_gradient(const Parameter& parameter, at::Tensor gradient) {
-  weight_gradient(parameter, [gradient = std::move(gradient)](const at::Tensor& target,
-                                                              bool accumulate) {
-    if (accumulate)
-      target.add_(gradient);
-    else
-      target.copy_(gradient);
-  });
+  weight_gradient(parameter,
+                  [gradient = std::move(gradient)](const at::Tensor& target, bool accumulate) {
+                    if (accumulate)
+                      target.add_(gradient);
+                    else
+                      target.copy_(gradient);
+                  });
 }
 
 at::Tensor linear(const at::Tensor& input, const Parameter& weight, const Parameter& bias,
@@ -73,21 +73,22 @@ at::Tensor linear(const at::Tensor& input, const Parameter& weight, const Parame
     output = (bias ? at::addmm(bias->tensor, matrix, w) : at::mm(matrix, w))
                  .view(with_last(input, w.size(1)));
   }
-  return differentiable(
-      "linear", {input}, {weight, bias}, {input}, {output},
-      [weight, bias, layout](const Tensors& saved, const Tensors& gradients,
-                             const std::vector<bool>& needs) -> Tensors {
-        if (!gradients[0].defined()) return {at::Tensor()};
-        const at::Tensor gradient = as_matrix(gradients[0]);
-        at::Tensor input_gradient;
-        if (needs[0]) {
-          BelowAutograd below;
-          input_gradient = at::mm(gradient, in_out(weight, layout).t()).view(saved[0].sizes());
-        }
-        if (bias && bias->spec.trainable) write_gradient(bias, bias_sums(gradient));
-        weight_product(weight, layout, as_matrix(saved[0]), gradient);
-        return {input_gradient};
-      })[0];
+  return differentiable("linear", {input}, {weight, bias}, {input}, {output},
+                        [weight, bias, layout](const Tensors& saved, const Tensors& gradients,
+                                               const std::vector<bool>& needs) -> Tensors {
+                          if (!gradients[0].defined()) return {at::Tensor()};
+                          const at::Tensor gradient = as_matrix(gradients[0]);
+                          at::Tensor input_gradient;
+                          if (needs[0]) {
+                            BelowAutograd below;
+                            input_gradient =
+                                at::mm(gradient, in_out(weight, layout).t()).view(saved[0].sizes());
+                          }
+                          if (bias && bias->spec.trainable)
+                            write_gradient(bias, bias_sums(gradient));
+                          weight_product(weight, layout, as_matrix(saved[0]), gradient);
+                          return {input_gradient};
+                        })[0];
 }
 
 at::Tensor add_bias(const at::Tensor& residual, const at::Tensor& branch, const Parameter& bias) {
