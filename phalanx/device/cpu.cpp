@@ -1,5 +1,7 @@
 #include <ATen/ops/empty.h>
 
+#include <cstring>
+
 #include "phalanx/device/device.h"
 
 namespace phalanx {
@@ -8,6 +10,7 @@ namespace {
 /// One queue that runs at once: every order asked for already holds.
 class CpuDevice : public Device {
  public:
+  explicit CpuDevice(bool poison) : poison_(poison) {}
   Stream stream(std::string_view) override { return compute(); }
   void launch(Stream, std::string_view, std::span<const Access>,
               std::function<void()> work) override {
@@ -18,11 +21,17 @@ class CpuDevice : public Device {
   at::Tensor allocate(Stream, int64_t bytes, std::string_view) override {
     return at::empty({bytes}, at::kByte);
   }
-  void free(Stream, at::Tensor) override {}
+  // All bits set is not a number in every floating type: whoever still reads sees it.
+  void free(Stream, at::Tensor buffer) override {
+    if (poison_) std::memset(buffer.data_ptr(), 0xff, buffer.nbytes());
+  }
+
+ private:
+  bool poison_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> cpu_device(bool poison) { return std::make_unique<CpuDevice>(poison); }
 
 }  // namespace phalanx

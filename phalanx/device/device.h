@@ -56,6 +56,13 @@ class Device {
   }
 };
 
-std::unique_ptr<Device> cpu_device();
+/// Whether released memory is filled with what is not a number, so that a read of it shows.
+#ifdef PHALANX_DEBUG
+inline constexpr bool poison_released = true;
+#else
+inline constexpr bool poison_released = false;
+#endif
+
+std::unique_ptr<Device> cpu_device(bool poison = poison_released);
 
 }  // namespace phalanx

@@ -64,11 +64,11 @@ struct ToyBlock final : Block {
 
 /// Root: an input and an output matrix, and one that no forward uses.
 struct ToyModel {
-  static constexpr int64_t width = 7, inner = 11;
   Parameter in, out, unused;
   std::vector<std::unique_ptr<ToyBlock>> blocks;
 
-  explicit ToyModel(int block_count, at::ScalarType type = at::kDouble) {
+  explicit ToyModel(int block_count, at::ScalarType type = at::kDouble, int64_t width = 7,
+                    int64_t inner = 11) {
     auto make = [&](std::string name, std::vector<int64_t> shape) {
       return make_parameter(whole_parameter(name, name, shape, Kind::weight, {}), type);
     };

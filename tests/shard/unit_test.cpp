@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "phalanx/autograd/deferred.h"
+#include "phalanx/base/error.h"
 #include "phalanx/base/text.h"
 #include "phalanx/comm/mesh.h"
 #include "phalanx/device/recording.h"
