@@ -17,8 +17,8 @@ std::string summary(const std::string& path, const Config& loaded, int world_siz
               " parameters\n  parallel  strategy ", name(layout.strategy), ", dp_replicate ",
               layout.degree.dp_replicate, " x dp_shard ", layout.degree.dp_shard, "\n  step      ",
               config.batch.global, " sequences of ", config.data.sequence_length, " = ", tokens,
-              " tokens: ", accumulation(config), " microbatches of ", config.batch.micro,
-              " on every rank\n");
+              " tokens; microbatches on every rank: ", accumulation(config), " of ",
+              config.batch.micro, "\n");
 }
 
 }  // namespace

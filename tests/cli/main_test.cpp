@@ -61,8 +61,8 @@ TEST(Main, WrongCommandLinesAreOneSentenceAndCode2) {
 
 // The dynamic loader lists what it opens.
 TEST(Main, HelpDoesNotLoadLibTorch) {
-  for (const auto& arguments :
-       std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"run", "--help"}}) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"--help"}, {"--version"}, {"run", "--help"}, {"config", "reference"}}) {
     const auto traced = run_phalanx(arguments, {.environment = {{"LD_DEBUG", "files"}}});
     EXPECT_TRUE(contains(traced.error, "libphalanx_plain.so"));
     EXPECT_FALSE(contains(traced.error, "libtorch")) << arguments[0];
