@@ -22,6 +22,7 @@ constexpr Command table[] = {
     {"data", "make token files from text, and look into them", nullptr},
     {"ckpt", "look into checkpoints and verify them", nullptr},
     {"config", "show and check configs; the reference of all keys", phalanx_command_config},
+    {"doctor", "versions, transports, speed, limits; what is wrong and how to mend it", nullptr},
     {"bench", "this machine's limits, and how close a step comes", nullptr},
 };
 

@@ -1,0 +1,94 @@
+#include "phalanx/launch/node.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <functional>
+
+#include "phalanx/launch/signals.h"
+
+namespace phalanx {
+namespace {
+
+// In a process of its own, for what cannot be undone. Returns waitpid()'s status.
+int in_child(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (const Error& error) {
+      _exit(static_cast<int>(error.code()));
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(Node, APortInUseIsNamed) {
+  const Listener first = listen_on(0);
+  EXPECT_GT(first.port, 0);
+  try {
+    listen_on(first.port);
+    FAIL() << "two listeners on one port";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::environment);
+    EXPECT_NE(std::string(error.what()).find(text("port ", first.port, " is in use")),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Node, CoresAreThoseOfTheAffinityMask) {
+  const int status = in_child([] {
+    cpu_set_t mask;
+    sched_getaffinity(0, sizeof(mask), &mask);
+    for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &mask) && kept++ > 0) CPU_CLR(cpu, &mask);
+    sched_setaffinity(0, sizeof(mask), &mask);
+    _exit(available_cores() == 1 ? 0 : 1);
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Node, TooFewDescriptorsAreAnErrorAndASoftLimitIsRaised) {
+  auto with_limit = [](rlim_t soft, rlim_t hard, int needed) {
+    return in_child([=] {
+      const rlimit limit{soft, hard};
+      setrlimit(RLIMIT_NOFILE, &limit);
+      require_descriptors(needed, "a launch of 8 ranks");
+      rlimit now{};
+      getrlimit(RLIMIT_NOFILE, &now);
+      _exit(now.rlim_cur >= static_cast<rlim_t>(needed) ? 0 : 1);
+    });
+  };
+  EXPECT_EQ(with_limit(32, 32, 48), 3 << 8);
+  EXPECT_EQ(with_limit(32, 64, 48), 0);
+  EXPECT_EQ(with_limit(64, 64, 48), 0);
+}
+
+TEST(Signals, TheFirstAsksTheSecondInterruptEnds) {
+  const int asked = in_child([] {
+    install_stop_signals();
+    if (stop_requested() != 0) _exit(1);
+    raise(SIGUSR1);
+    raise(SIGTERM);
+    raise(SIGTERM);  // launchers send it twice
+    _exit(stop_requested() == SIGUSR1 ? 0 : 2);
+  });
+  EXPECT_EQ(asked, 0);
+  const int ended = in_child([] {
+    install_stop_signals();
+    raise(SIGINT);
+    if (stop_requested() != SIGINT) _exit(1);
+    raise(SIGINT);
+  });
+  EXPECT_TRUE(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGINT);
+}
+
+}  // namespace
+}  // namespace phalanx

@@ -1,0 +1,112 @@
+#include "phalanx/launch/output.h"
+
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <signal.h>
+
+#include <deque>
+
+namespace phalanx {
+namespace {
+
+// What a reader of the sink has seen so far.
+std::string drain(Sink& sink, int reader) {
+  sink.write_some();
+  fcntl(reader, F_SETFL, O_NONBLOCK);
+  std::string seen;
+  char buffer[4096];
+  for (ssize_t got; (got = read(reader, buffer, sizeof(buffer))) > 0;) seen.append(buffer, got);
+  return seen;
+}
+
+void put(const OpenFile& to, const std::string& bytes) {
+  ASSERT_EQ(write(to.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST(Output, LinesAreNeverTorn) {
+  Pipe shown = make_pipe();
+  Sink sink(shown.write.get());
+  Pipe zero = make_pipe(), one = make_pipe();
+  std::deque<std::string> last;
+  RankStream first(0, std::move(zero.read), sink, -1, nullptr),
+      second(1, std::move(one.read), sink, -1, &last);
+  put(zero.write, "first half, ");
+  first.read_some();
+  put(one.write, "another's ");
+  second.read_some();
+  EXPECT_EQ(drain(sink, shown.read.get()), "");
+  put(one.write, "line\nprogress 1\rprogress 2\r\nrest");
+  second.read_some();
+  put(zero.write, "second half\n");
+  first.read_some();
+  EXPECT_EQ(drain(sink, shown.read.get()),
+            "[rank 1] another's line\n[rank 1] progress 2\nfirst half, second half\n");
+  second.finish();
+  put(zero.write, "no end of line");
+  first.finish();
+  EXPECT_EQ(drain(sink, shown.read.get()), "[rank 1] rest\nno end of line");
+  EXPECT_EQ(last, (std::deque<std::string>{"another's line", "progress 2", "rest"}));
+  EXPECT_FALSE(second.open());
+}
+
+TEST(Output, KeepsTheLastTwentyLines) {
+  Pipe shown = make_pipe(), source = make_pipe();
+  Sink sink(shown.write.get());
+  std::deque<std::string> last;
+  RankStream stream(0, std::move(source.read), sink, -1, &last);
+  for (int line = 0; line < 50; ++line) put(source.write, text(line, "\n"));
+  stream.read_some();
+  ASSERT_EQ(last.size(), 20u);
+  EXPECT_EQ(last.front(), "30");
+  EXPECT_EQ(last.back(), "49");
+}
+
+TEST(Output, ASlowReaderBlocksNobody) {
+  Pipe shown = make_pipe(), source = make_pipe();
+  Sink sink(shown.write.get());
+  const std::string line(1 << 10, 'x');
+  for (int i = 0; i < 1024; ++i) sink.line(line);
+  sink.write_some();  // a pipe takes 64 KiB; the rest has to wait
+  EXPECT_GT(sink.pending(), size_t{900} << 10);
+  size_t seen = 0;
+  while (sink.pending() > 0) seen += drain(sink, shown.read.get()).size();
+  seen += drain(sink, shown.read.get()).size();
+  EXPECT_EQ(seen, 1024 * (line.size() + 1));
+  shown.read.reset();
+  signal(SIGPIPE, SIG_IGN);
+  sink.line("nobody reads this");
+  sink.write_some();
+  EXPECT_TRUE(sink.closed());
+}
+
+// A terminal shows what it would show without an agent, and other ranks' lines above a live line.
+TEST(Output, ALiveLineSurvivesOtherRanksLines) {
+  int ours, theirs;
+  ASSERT_EQ(openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
+  const OpenFile screen(ours), terminal(theirs);
+  Sink sink(terminal.get());
+  ASSERT_TRUE(sink.terminal());
+  Pipe channel = make_channel(sink, true), one = make_pipe();
+  EXPECT_TRUE(isatty(channel.write.get()));
+  std::deque<std::string> last;
+  RankStream first(0, std::move(channel.read), sink, -1, &last),
+      second(1, std::move(one.read), sink, -1, nullptr);
+  put(channel.write, "begin\n\rstep 1");
+  first.read_some();
+  EXPECT_EQ(drain(sink, screen.get()), "begin\r\n\rstep 1");
+  put(channel.write, "\rstep 2");
+  first.read_some();
+  EXPECT_EQ(drain(sink, screen.get()), "\rstep 2");
+  put(one.write, "warning\n");
+  second.read_some();
+  EXPECT_EQ(drain(sink, screen.get()), "\r\x1b[K[rank 1] warning\r\nstep 2");
+  channel.write.reset();
+  first.read_some();
+  EXPECT_FALSE(first.open());
+  sink.settle();
+  EXPECT_EQ(drain(sink, screen.get()), "\r\n");
+  EXPECT_EQ(last, (std::deque<std::string>{"begin", "step 2"}));
+}
+
+}  // namespace
+}  // namespace phalanx
