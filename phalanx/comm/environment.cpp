@@ -1,0 +1,99 @@
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "phalanx/base/error.h"
+#include "phalanx/comm/world.h"
+
+namespace phalanx {
+namespace {
+
+std::optional<int> number_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (!value || !*value) return std::nullopt;
+  const std::string_view digits(value);
+  int number = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  require(error == std::errc() && end == digits.end() && number >= 0, ExitCode::environment,
+          "the environment variable ", variable, " is '", digits, "', which is not a number");
+  return number;
+}
+
+struct Names {
+  const char *launcher, *rank, *size, *local_rank, *local_size, *job;
+};
+constexpr Names launchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID"},
+};
+
+// srun says "2" or "2(x3),1": tasks of this node are only known when all nodes have equally many.
+int slurm_local_size(const WorldInfo& info) {
+  const int nodes = number_of("SLURM_NNODES").value_or(1);
+  return std::max(1, info.size / std::max(1, nodes));
+}
+
+// All ranks of a job must come to the same port, and two jobs to two ports.
+int derived_port(const Names& names) {
+  uint32_t id = 0;
+  if (names.job)
+    if (const char* job = std::getenv(names.job))
+      for (const char* letter = job; *letter; ++letter) id = id * 31 + uint32_t(*letter);
+  if (const auto step = number_of("SLURM_STEP_ID")) id = id * 31 + uint32_t(*step);
+  require(id != 0, ExitCode::environment, names.launcher, " started ", names.rank,
+          " without MASTER_PORT and without a job number to derive one from; set MASTER_PORT to a "
+          "free port, the same for all ranks");
+  return int(20000 + id % 12000);  // below the range that the system gives to clients
+}
+
+void check(const WorldInfo& info, const Names& names) {
+  const auto refuse = [&](const char* what, int value, const char* limit, int bound) {
+    fail(ExitCode::environment, names.launcher, "'s environment contradicts itself: ", what, " is ",
+         value, " and ", limit, " is ", bound);
+  };
+  if (info.size < 1) refuse(names.size, info.size, "the least", 1);
+  if (info.rank >= info.size) refuse(names.rank, info.rank, names.size, info.size);
+  if (info.local_size < 1 || info.local_size > info.size)
+    refuse("the number of local ranks", info.local_size, names.size, info.size);
+  if (info.local_rank >= info.local_size)
+    refuse(names.local_rank, info.local_rank, "the number of local ranks", info.local_size);
+}
+
+}  // namespace
+
+WorldInfo world_from_environment() {
+  for (const Names& names : launchers) {
+    const auto rank = number_of(names.rank), size = number_of(names.size);
+    if (!rank && !size) continue;
+    // A batch script under Slurm has SLURM_NTASKS, but only srun's tasks have a rank.
+    if (!rank && std::string_view(names.launcher) == "srun") continue;
+    require(rank && size, ExitCode::environment, "the environment has ",
+            rank ? names.rank : names.size, " and no ", rank ? names.size : names.rank,
+            "; set both or neither");
+    WorldInfo info{.rank = *rank, .size = *size};
+    const bool slurm = names.local_size == nullptr;
+    const auto local_size =
+        slurm ? std::optional(slurm_local_size(info)) : number_of(names.local_size);
+    const auto local_rank = number_of(names.local_rank);
+    info.local_size = local_size.value_or(local_rank ? info.size : 1);
+    info.local_rank = local_rank.value_or(0);
+    check(info, names);
+    if (info.size == 1) return info;
+    const char* address = std::getenv("MASTER_ADDR");
+    const int nodes = number_of("SLURM_NNODES").value_or(1);
+    require((address && *address) || (info.local_size == info.size && nodes <= 1),
+            ExitCode::environment, names.launcher, " started ", info.size,
+            " ranks on several hosts without MASTER_ADDR; set it to the address of rank 0's host");
+    if (address && *address) info.master_address = address;
+    const auto port = number_of("MASTER_PORT");
+    info.master_port = port ? *port : derived_port(names);
+    require(info.master_port > 0 && info.master_port < 65536, ExitCode::environment,
+            "MASTER_PORT is ", info.master_port, "; it must be between 1 and 65535");
+    return info;
+  }
+  return {};
+}
+
+}  // namespace phalanx

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace phalanx {
+
+/// Bytes of shared segments that this process answers for. Pages are counted from the moment a
+/// segment is made, touched or not; peers' parts are counted by the peers.
+struct SegmentMemory {
+  int64_t buffers = 0;  ///< Communicator::allocate
+  int64_t windows = 0;  ///< this rank's part of Communicator::allocate_window
+  int64_t control = 0;  ///< call slots and staging, per group
+  int64_t total() const { return buffers + windows + control; }
+};
+
+SegmentMemory segment_memory();       ///< now
+SegmentMemory peak_segment_memory();  ///< largest of each row since the last reset
+void reset_peak_segment_memory();
+
+enum class SegmentUse : uint8_t { buffer, window, control };
+
+/// Adds `bytes` (negative: gives back) to the row of `use`.
+void charge_segment(SegmentUse use, int64_t bytes);
+
+}  // namespace phalanx

@@ -1,0 +1,46 @@
+#include "phalanx/comm/segment.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "phalanx/base/error.h"
+
+namespace phalanx {
+
+Descriptor::~Descriptor() {
+  if (value_ >= 0) close(value_);
+}
+
+Mapping::Mapping(const Descriptor& descriptor, int64_t bytes) : bytes_(bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+  require(data != MAP_FAILED, ExitCode::environment, "cannot map a shared segment of ", bytes,
+          " bytes: ", std::strerror(errno), "; raise the limit on address space (ulimit -v)");
+  data_ = static_cast<char*>(data);
+  madvise(data, bytes, MADV_HUGEPAGE);  // only a wish: most systems keep small pages here
+}
+
+Mapping::~Mapping() {
+  if (data_) munmap(data_, bytes_);
+}
+
+void Mapping::discard(int64_t offset, int64_t bytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t begin = (offset + page - 1) / page * page;
+  const int64_t end = (offset + bytes) / page * page;
+  if (begin < end) madvise(data_ + begin, end - begin, MADV_REMOVE);
+}
+
+Descriptor make_segment(const std::string& name, int64_t bytes) {
+  Descriptor descriptor(memfd_create(name.c_str(), MFD_CLOEXEC));
+  require(bool(descriptor), ExitCode::environment, "cannot create a shared segment for ", name,
+          ": ", std::strerror(errno), "; raise the limit on open files (ulimit -n)");
+  require(ftruncate(descriptor.get(), bytes) == 0, ExitCode::environment,
+          "cannot make the shared segment ", name, " ", bytes,
+          " bytes large: ", std::strerror(errno));
+  return descriptor;
+}
+
+}  // namespace phalanx

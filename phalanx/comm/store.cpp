@@ -1,0 +1,164 @@
+#include "phalanx/comm/store.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "phalanx/base/error.h"
+#include "phalanx/comm/segment.h"
+
+namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Binding here and not in the store gives an exact error. One socket for both address families.
+Descriptor listen_on(int port) {
+  const auto refuse = [&](const char* what) {
+    const std::string why = errno == EADDRINUSE
+                                ? "is in use; set MASTER_PORT to a free one"
+                                : text("cannot be opened (", what, ": ", std::strerror(errno), ")");
+    fail(ExitCode::environment, "port ", port, ", on which rank 0 meets the other ranks, ", why);
+  };
+  for (const int family : {AF_INET6, AF_INET}) {
+    Descriptor made(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!made) continue;
+    const int yes = 1, no = 0;
+    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    sockaddr_in6 address6{};
+    sockaddr_in address4{};
+    sockaddr* address = reinterpret_cast<sockaddr*>(&address4);
+    socklen_t length = sizeof(address4);
+    if (family == AF_INET6) {
+      setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+      address6.sin6_family = AF_INET6;
+      address6.sin6_addr = in6addr_any;
+      address6.sin6_port = htons(uint16_t(port));
+      address = reinterpret_cast<sockaddr*>(&address6);
+      length = sizeof(address6);
+    } else {
+      address4.sin_family = AF_INET;
+      address4.sin_addr.s_addr = htonl(INADDR_ANY);
+      address4.sin_port = htons(uint16_t(port));
+    }
+    if (bind(made.get(), address, length) != 0) {
+      if (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) continue;
+      refuse("bind");
+    }
+    if (listen(made.get(), 1024) != 0) refuse("listen");
+    return made;
+  }
+  errno = EAFNOSUPPORT;
+  refuse("socket");
+  return {};
+}
+
+// The launcher bound the port before it started the ranks, so nobody can take it in between.
+Descriptor inherited_listener() {
+  const char* value = std::getenv("PHALANX_MASTER_FD");
+  if (!value) return {};
+  int number = -1;
+  const std::string_view digits(value);
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  int listening = 0;
+  socklen_t length = sizeof(listening);
+  require(error == std::errc() && end == digits.end() &&
+              getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) == 0 && listening,
+          ExitCode::environment, "PHALANX_MASTER_FD is '", digits,
+          "', which is not an open listening socket; unset it, or pass the socket to rank 0");
+  fcntl(number, F_SETFD, FD_CLOEXEC);
+  unsetenv("PHALANX_MASTER_FD");  // the store closes it: it serves once
+  return Descriptor(number);
+}
+
+bool agent_hosts_store() {
+  const char* value = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  return value && std::string_view(value) == "True";
+}
+
+c10::intrusive_ptr<c10d::Store> connect(const WorldInfo& info, c10d::TCPStoreOptions options) {
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(info.master_address, options);
+  } catch (const std::exception& error) {
+    if (std::string_view(error.what()).find("libuv") == std::string_view::npos) throw;
+    options.useLibUV = false;  // some builds have none
+    return c10::make_intrusive<c10d::TCPStore>(info.master_address, options);
+  }
+}
+
+std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
+                                           std::chrono::milliseconds deadline) {
+  c10d::TCPStoreOptions options;
+  options.port = uint16_t(info.master_port);
+  options.waitWorkers = false;
+  options.timeout = deadline;
+  options.isServer = info.rank == 0 && !agent_hosts_store();
+  Descriptor listener;
+  if (options.isServer) {
+    listener = inherited_listener();
+    if (!listener) listener = listen_on(info.master_port);
+    options.masterListenFd = fcntl(listener.get(), F_DUPFD_CLOEXEC, 3);  // the store's own
+  }
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    store = connect(info, options);
+  } catch (const std::exception& error) {
+    fail(ExitCode::environment, "rank ", info.rank, " cannot reach rank 0's store at ",
+         info.master_address, ":", info.master_port, " within ", deadline.count(),
+         " ms; is rank 0 running, and are MASTER_ADDR and MASTER_PORT the same for all ranks? (",
+         first_line(error.what()), ")");
+  }
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  return c10::make_intrusive<c10d::PrefixStore>(text("phalanx/", variable("TORCHELASTIC_RUN_ID"),
+                                                     "/", variable("TORCHELASTIC_RESTART_COUNT")),
+                                                store);
+}
+
+std::vector<std::string> exchange(c10d::Store& store, const WorldInfo& info,
+                                  const std::string& topic, const std::string& value,
+                                  Clock::time_point deadline) {
+  std::vector<std::string> keys, values;
+  for (int rank = 0; rank < info.size; ++rank) keys.push_back(text(topic, "/", rank));
+  std::vector<bool> come(size_t(info.size), false);
+  try {
+    store.set(keys[size_t(info.rank)], std::vector<uint8_t>(value.begin(), value.end()));
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    try {
+      store.wait(keys, std::max(left, std::chrono::milliseconds(1)));
+      for (const auto& got : store.multiGet(keys)) values.emplace_back(got.begin(), got.end());
+      return values;
+    } catch (const std::exception&) {
+      for (size_t rank = 0; rank < keys.size(); ++rank) come[rank] = store.check({keys[rank]});
+    }
+  } catch (const std::exception& error) {
+    fail(ExitCode::environment, "rank ", info.rank, " lost rank 0's store at ", info.master_address,
+         ":", info.master_port, " while it waited for all ranks to join (",
+         first_line(error.what()), ")");
+  }
+  std::vector<int> missing;
+  for (int rank = 0; rank < info.size; ++rank)
+    if (!come[size_t(rank)]) missing.push_back(rank);
+  fail(ExitCode::environment, "of ", info.size,
+       " ranks, these did not join before the deadline: ", join(missing),
+       "; look at their output, or give them more time");
+}
+
+}  // namespace phalanx

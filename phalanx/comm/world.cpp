@@ -1,0 +1,137 @@
+#include <sys/stat.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/log.h"
+#include "phalanx/comm/gloo_communicator.h"
+#include "phalanx/comm/history.h"
+#include "phalanx/comm/ledger.h"
+#include "phalanx/comm/shared_communicator.h"
+#include "phalanx/comm/store.h"
+
+namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Ranks with equal identities can share memory: same kernel, same network namespace.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat space{};
+  stat("/proc/self/ns/net", &space);
+  return text(boot, "/", space.st_ino);
+}
+
+class JoinedWorld : public World {
+ public:
+  JoinedWorld(const WorldInfo& info, const WorldOptions& options) : info_(info), options_(options) {
+    require(info.size >= 1 && info.rank >= 0 && info.rank < info.size, ExitCode::environment,
+            "rank ", info.rank, " of a world of ", info.size, " ranks is impossible");
+    if (info.size > 1) meet();
+  }
+
+  ~JoinedWorld() override {
+    if (host_) host_->peers().say_goodbye();
+  }
+
+  const WorldInfo& info() const override { return info_; }
+  Ledger& ledger() override { return ledger_; }
+  CallHistory& history() override { return history_; }
+  const WorldOptions& options() const override { return options_; }
+
+  std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) override {
+    const std::vector<int> members(ranks.begin(), ranks.end());
+    const auto self = std::find(members.begin(), members.end(), info_.rank);
+    require(std::is_sorted(members.begin(), members.end()) && self != members.end() &&
+                members.front() >= 0 && members.back() < info_.size &&
+                std::adjacent_find(members.begin(), members.end()) == members.end(),
+            ExitCode::usage, "group ", name, " of ranks ", phalanx::join(members), " made by rank ",
+            info_.rank, ": ranks must ascend, be of the world (", info_.size,
+            " ranks), and this rank be among them");
+    require(names_.insert(name).second, ExitCode::usage, "group ", name,
+            " exists already; give every group a name of its own");
+    if (members.size() == 1) return single_communicator(std::move(name));
+    const int rank = int(self - members.begin());
+    if (use_shared_memory(name, members))
+      return shared_communicator(std::move(name), members, rank, host_, options_.deadline, ledger_,
+                                 history_);
+    return gloo_communicator(std::move(name), members, rank, store_, info_, options_, ledger_,
+                             history_);
+  }
+
+ private:
+  void meet() {
+    const auto deadline = Clock::now() + options_.join_deadline;
+    store_ = open_store(info_, options_.join_deadline);
+    auto peers = std::make_unique<LocalPeers>(info_.rank);
+    const auto hosts =
+        exchange(*store_, info_, "host", host_identity() + " " + peers->address(), deadline);
+    const auto identity = [&](int rank) { return hosts[rank].substr(0, hosts[rank].find(' ')); };
+    std::vector<std::string> addresses;
+    for (int rank = 0; rank < info_.size; ++rank)
+      if (identity(rank) == identity(info_.rank)) {
+        local_ranks_.push_back(rank);
+        addresses.push_back(hosts[rank].substr(hosts[rank].find(' ') + 1));
+      }
+    if (options_.transport != Transport::gloo)
+      connect_host(std::move(peers), addresses, hosts, deadline);
+    if (info_.rank == 0)
+      log_debug(text("joined a world of ", info_.size, " ranks, ", local_ranks_.size(),
+                     " of them on rank 0's host"));
+  }
+
+  // Shared memory only if the exchange of descriptors worked for all ranks of this host.
+  void connect_host(std::unique_ptr<LocalPeers> peers, const std::vector<std::string>& addresses,
+                    const std::vector<std::string>& hosts, Clock::time_point deadline) {
+    std::string failure;
+    if (local_ranks_.size() > 1) try {
+        peers->connect(local_ranks_, addresses, deadline);
+        host_ =
+            std::make_shared<shared::Host>(info_.rank, std::move(peers), local_ranks_, deadline);
+      } catch (const Error& error) {
+        failure = error.what();
+      }
+    const auto results = exchange(*store_, info_, "local", failure, deadline);
+    for (int rank : local_ranks_)
+      if (!results[rank].empty()) {
+        require(options_.transport == Transport::automatic, ExitCode::environment,
+                "shared memory was asked for and does not work here: ", results[rank]);
+        if (host_)
+          log_warning(text("ranks of this host cannot share memory and use Gloo: ", results[rank]));
+        host_.reset();
+      }
+  }
+
+  bool use_shared_memory(const std::string& name, const std::vector<int>& members) const {
+    if (options_.transport == Transport::gloo) return false;
+    const bool local = host_ && std::includes(local_ranks_.begin(), local_ranks_.end(),
+                                              members.begin(), members.end());
+    require(local || options_.transport == Transport::automatic, ExitCode::usage, "group ", name,
+            " of ranks ", phalanx::join(members),
+            " spans hosts, and the transport was set to shared memory; leave it on automatic");
+    return local;
+  }
+
+  WorldInfo info_;
+  WorldOptions options_;
+  Ledger ledger_;
+  CallHistory history_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<int> local_ranks_;
+  std::shared_ptr<shared::Host> host_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+std::shared_ptr<World> World::join(const WorldInfo& info, const WorldOptions& options) {
+  return std::make_shared<JoinedWorld>(info, options);
+}
+
+}  // namespace phalanx
