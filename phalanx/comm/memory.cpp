@@ -3,6 +3,8 @@
 #include <array>
 #include <atomic>
 
+#include "phalanx/device/memory.h"
+
 namespace phalanx {
 namespace {
 
@@ -23,6 +25,7 @@ void reset_peak_segment_memory() {
 }
 
 void charge_segment(SegmentUse use, int64_t bytes) {
+  if (use != SegmentUse::control) charge_memory(bytes);
   Row& row = rows[static_cast<size_t>(use)];
   const int64_t now = row.now += bytes;
   int64_t peak = row.peak;

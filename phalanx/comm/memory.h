@@ -5,7 +5,8 @@
 namespace phalanx {
 
 /// Bytes of shared segments that this process answers for. Pages are counted from the moment a
-/// segment is made, touched or not; peers' parts are counted by the peers.
+/// segment is made, touched or not; peers' parts are counted by the peers. Buffers and windows are
+/// charged to rank_memory() of device/memory.h, too.
 struct SegmentMemory {
   int64_t buffers = 0;  ///< Communicator::allocate
   int64_t windows = 0;  ///< this rank's part of Communicator::allocate_window

@@ -193,6 +193,7 @@ TEST(Collectives, WindowsCopyNothing) {
       const int64_t count = 5000;
       auto window = group->allocate_window(count * 4).view(at::kFloat);
       EXPECT_EQ(window.abs().max().item<float>(), 0);
+      group->barrier(call);
       auto mine = window.narrow(0, rank * count, count);
       for (int round = 0; round < 50; ++round) {
         mine.fill_(100 * round + rank);
