@@ -19,6 +19,7 @@
 namespace phalanx {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using Key = std::pair<std::string, std::string>;  // name, role
 
@@ -57,7 +58,8 @@ std::string list_absent(const Signatures& from, const Signatures& in) {
 
 // Everything in which the checkpoint is not what the ranks want; empty if nothing.
 std::string misfit(const Signatures& saved, const Signatures& wanted) {
-  std::vector<std::string> shapes, types, found;
+  std::vector<std::string> shapes, found;
+  std::map<std::string, std::vector<std::string>> types;  // what differs, and in which tensors
   for (const auto& [key, want] : wanted) {
     const auto place = saved.find(key);
     if (place == saved.end()) continue;
@@ -66,14 +68,15 @@ std::string misfit(const Signatures& saved, const Signatures& wanted) {
       shapes.push_back(text(key.first, " (", key.second, ") is ", shape_string(have.shape),
                             ", wanted ", shape_string(want.shape)));
     if (have.dtype != want.dtype)
-      types.push_back(text(key.first, " (", key.second, ") is ", name(have.dtype), ", wanted ",
-                           name(want.dtype)));
+      types[text(key.second, " is ", name(have.dtype), ", wanted ", name(want.dtype))].push_back(
+          key.first);
   }
   const std::string missing = list_absent(wanted, saved), unexpected = list_absent(saved, wanted);
   if (!missing.empty()) found.push_back("it lacks " + missing);
   if (!unexpected.empty()) found.push_back("nobody asked for " + unexpected);
   if (!shapes.empty()) found.push_back("other shapes: " + join(shapes));
-  if (!types.empty()) found.push_back("other types: " + join(types));
+  for (const auto& [difference, names] : types)
+    found.push_back(text(difference, ", of ", join(names)));
   return join(found, "; ");
 }
 
@@ -150,14 +153,15 @@ std::optional<std::string> newest_checkpoint(Communicator& world, const std::str
     std::string best;
     for (const auto& candidate : candidates(folder))
       if (!candidate.defect.empty())
-        defects.push_back(text(candidate.path, ": ", candidate.defect));
+        defects.push_back(
+            text(fs::path(candidate.path).filename().string(), ": ", candidate.defect));
       else if (best.empty())
         best = candidate.path;
     require(!best.empty() || defects.empty(), ExitCode::checkpoint, "no checkpoint in ", folder,
             " can be used (", join(defects, "; "),
             "); remove them, or start anew with train.resume = \"never\"");
     for (const auto& defect : defects)
-      log_warning(text("a broken checkpoint is passed over, ", best, " is used: ", defect));
+      log_warning(text(best, " is used; a broken checkpoint is passed over, ", defect));
     return best;
   });
   if (told[0].empty()) return std::nullopt;

@@ -4,10 +4,12 @@
 // that are threads, for tests that need collectives but no processes.
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
-#include <barrier>
+#include <condition_variable>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,7 +25,7 @@ namespace phalanx::testing {
 // One group of threads; only all_gather, which is all that checkpoints use.
 class ThreadRanks {
  public:
-  explicit ThreadRanks(int ranks) : barrier_(ranks), inputs_(ranks) {}
+  explicit ThreadRanks(int ranks) : inputs_(ranks) {}
 
   class Rank final : public Communicator {
    public:
@@ -36,10 +38,10 @@ class ThreadRanks {
     at::Tensor allocate_window(int64_t) override { return {}; }
     Handle all_gather(at::Tensor out, at::Tensor in, const Call&) override {
       group_.inputs_[rank_] = in;
-      group_.barrier_.arrive_and_wait();
+      group_.meet();
       for (int rank = 0; rank < size(); ++rank)
         out.view({size(), -1})[rank].copy_(group_.inputs_[rank].view(-1));
-      group_.barrier_.arrive_and_wait();
+      group_.meet();
       return {};
     }
     Handle reduce_scatter(at::Tensor, at::Tensor, Op, const Call&, bool) override { none(); }
@@ -62,6 +64,8 @@ class ThreadRanks {
 
   // Runs `body` on every rank; returns what each threw, "" if nothing.
   static std::vector<std::string> run(int ranks, const std::function<void(Communicator&)>& body) {
+    at::set_num_threads(
+        1);  // here, since after a fork the first thread to use LibTorch's pool resets it
     ThreadRanks group(ranks);
     std::vector<std::string> errors(ranks);
     std::vector<std::thread> threads;
@@ -72,6 +76,7 @@ class ThreadRanks {
           body(communicator);
         } catch (const std::exception& error) {
           errors[rank] = error.what();
+          group.leave();
         }
       });
     for (auto& thread : threads) thread.join();
@@ -79,7 +84,27 @@ class ThreadRanks {
   }
 
  private:
-  std::barrier<> barrier_;
+  void meet() {
+    std::unique_lock lock(mutex_);
+    const int64_t round = round_;
+    if (++arrived_ == inputs_.size()) {
+      arrived_ = 0, ++round_;
+      all_here_.notify_all();
+    }
+    all_here_.wait(lock, [&] { return round_ != round || left_; });
+    require(round_ != round, ExitCode::peer_lost, "a rank left alone");
+  }
+  void leave() {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+    all_here_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  size_t arrived_ = 0;
+  int64_t round_ = 0;
+  bool left_ = false;
   std::vector<at::Tensor> inputs_;
 };
 
