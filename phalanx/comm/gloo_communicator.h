@@ -1,25 +1,14 @@
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <memory>
-#include <vector>
 
-#include "phalanx/comm/history.h"
-#include "phalanx/comm/ledger.h"
-#include "phalanx/comm/world.h"
-
-namespace c10d {
-class Store;
-}
+#include "phalanx/comm/gloo_group.h"
 
 namespace phalanx {
 
 /// Ranks of several hosts, over TCP. Gloo moves the bytes; sums are ours, in rank order, so that
-/// they equal those of shared memory bit for bit.
-std::unique_ptr<Communicator> gloo_communicator(std::string name, std::vector<int> world_ranks,
-                                                int rank, c10::intrusive_ptr<c10d::Store> store,
-                                                const WorldInfo& info, const WorldOptions& options,
-                                                Ledger& ledger, CallHistory& history);
+/// they equal those of shared memory bit for bit. A missed deadline ends the group; abort() ends
+/// the process with exit code 4, as Gloo has no other way out of a call.
+std::unique_ptr<Communicator> gloo_communicator(std::shared_ptr<gloo_transport::Group> group);
 
 }  // namespace phalanx

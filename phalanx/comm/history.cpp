@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "phalanx/base/text.h"
+#include "phalanx/comm/signature.h"
 
 namespace phalanx {
 namespace {
@@ -13,13 +13,6 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-template <size_t capacity>
-void copy_text(char (&to)[capacity], std::string_view from) {
-  const size_t count = std::min(capacity - 1, from.size());
-  std::memcpy(to, from.data(), count);
-  to[count] = 0;
 }
 
 const char* name(CallRecord::State state) {

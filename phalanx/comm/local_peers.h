@@ -35,6 +35,7 @@ class LocalPeers {
 
   void say_goodbye();
   void poll();  ///< reads what has come, without waiting
+  bool knows(int rank) const { return rank < int(peers_.size()) && peers_[rank].process != 0; }
   bool dead(int rank) const { return peers_.at(rank).state == State::dead; }
   bool left(int rank) const { return peers_.at(rank).state == State::left; }
   bool gone(int rank) const { return dead(rank) || left(rank); }

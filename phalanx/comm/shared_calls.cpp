@@ -11,10 +11,8 @@ using std::memory_order_release;
 void Collected::begin(const Signature& signature, const Call& call, int64_t bytes) {
   number_ = group_->begin(signature, call);
   done_[rank()] = true;
-  static constexpr const char* names[] = {"",          "all_gather", "reduce_scatter", "all_reduce",
-                                          "broadcast", "all_to_all", "barrier"};
-  record_ = group_->history.begin(group_->name(), number_, names[int(signature.collective)],
-                                  call.unit, call.purpose, bytes);
+  record_ = group_->history.begin(group_->name(), number_, name(signature.collective), call.unit,
+                                  call.purpose, bytes);
 }
 
 void Collected::set_input(const at::Tensor& in) {

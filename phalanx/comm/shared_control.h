@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "phalanx/comm/signature.h"
+
 namespace phalanx::shared {
 
 // The memory through which the ranks of one host speak. Each rank writes its own block and reads
@@ -16,36 +18,13 @@ constexpr int64_t ring_bytes = 1 << 20;  ///< staging of whole inputs, copied wh
 constexpr int64_t ring_limit = 64 << 10;
 constexpr int64_t chunk_bytes = 256 << 10;  ///< larger inputs are staged in chunks while waiting
 constexpr int chunk_depth = 4;
-constexpr int64_t direct_sum_bytes = 4096;  ///< all_reduce up to here: every rank sums all inputs
-constexpr int max_segments = 1 << 16;       ///< allocations per group
-constexpr int mail_count = 64;              ///< sends in flight per pair
+constexpr int max_segments = 1 << 16;  ///< allocations per group
+constexpr int mail_count = 64;         ///< sends in flight per pair
 constexpr int64_t mail_inline_bytes = 4096;
 constexpr int64_t mail_chunk_bytes = 64 << 10;
 
-enum class Collective : uint8_t {
-  none,
-  all_gather,
-  reduce_scatter,
-  all_reduce,
-  broadcast,
-  all_to_all,
-  barrier
-};
-
 /// Where the input of a call lies.
 enum class Place : uint8_t { nothing, segment, ring, chunks };
-
-/// What all ranks must agree on.
-struct Signature {
-  Collective collective = Collective::none;
-  int8_t dtype = 0;
-  uint8_t op = 0;
-  uint8_t window = 0;
-  int32_t root = -1;
-  int64_t elements = 0;
-  uint64_t unit = 0, purpose = 0;  ///< hashes
-  bool operator==(const Signature&) const = default;
-};
 
 struct Location {
   Place place = Place::nothing;

@@ -22,51 +22,18 @@ using std::memory_order_release;
 using std::memory_order_seq_cst;
 constexpr std::chrono::milliseconds slice(50);
 
-uint64_t hash(std::string_view name) {  // FNV-1a
-  uint64_t value = 14695981039346656037u;
-  for (unsigned char letter : name) value = (value ^ letter) * 1099511628211u;
-  return value;
-}
-
 int usable_cores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-template <size_t capacity>
-void copy_text(char (&to)[capacity], std::string_view from) {
-  const size_t count = std::min(capacity - 1, from.size());
-  std::memcpy(to, from.data(), count);
-  to[count] = 0;
-}
-
-const char* verb(Collective collective) {
-  switch (collective) {
-    case Collective::none:
-      return "nothing";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::broadcast:
-      return "broadcast";
-    case Collective::all_to_all:
-      return "all_to_all";
-    case Collective::barrier:
-      return "barrier";
-  }
-  return "?";
-}
-
 }  // namespace
 
-Host::Host(int rank, std::unique_ptr<LocalPeers> peers, const std::vector<int>& local_ranks,
+Host::Host(int rank, std::shared_ptr<LocalPeers> peers, const std::vector<int>& local_ranks,
            Clock::time_point deadline)
     : rank_(rank), spins_(int(local_ranks.size()) <= usable_cores()), peers_(std::move(peers)) {
   const int64_t bytes = round_up(sizeof(Bell));
-  const uint64_t tag = hash("bell");
+  const uint64_t tag = hash_name("bell");
   Descriptor own = make_segment("phalanx bell", bytes);
   bells_.resize(*std::max_element(local_ranks.begin(), local_ranks.end()) + 1);
   for (int other : local_ranks)
@@ -128,7 +95,7 @@ Group::Group(std::string name, std::vector<int> world_ranks, int rank, std::shar
   require(size_ <= max_ranks, ExitCode::usage, "group ", name_, " has ", size_,
           " ranks on one host; shared memory serves at most ", max_ranks);
   const int64_t bytes = control_bytes(size_);
-  const uint64_t tag = hash("control " + name_);
+  const uint64_t tag = hash_name("control " + name_);
   const auto end = Clock::now() + deadline_;
   Descriptor own = make_segment("phalanx " + name_, bytes);
   for (int other = 0; other < size_; ++other)
@@ -196,8 +163,8 @@ uint64_t Group::begin(const Signature& signature, const Call& call) {
   }
   Slot& own = slot(rank_, number);
   own.signature = signature;
-  own.signature.unit = hash(call.unit);
-  own.signature.purpose = hash(call.purpose);
+  own.signature.unit = hash_name(call.unit);
+  own.signature.purpose = hash_name(call.purpose);
   own.location = {};
   own.produced.store(0, memory_order_relaxed);
   own.reduced.store(0, memory_order_relaxed);
@@ -430,17 +397,7 @@ void Group::fail_group(const std::string& sentence) {
 
 std::string Group::describe(int rank, uint64_t number) {
   const Slot& call = slot(rank, number);
-  const Signature& signature = call.signature;
-  std::string result = text("call ", number, ", ", verb(signature.collective));
-  if (signature.elements)
-    result += text(" of ", signature.elements, " ",
-                   c10::toString(static_cast<at::ScalarType>(signature.dtype)));
-  if (signature.root >= 0) result += text(" from rank ", signature.root);
-  if (signature.collective == Collective::reduce_scatter ||
-      signature.collective == Collective::all_reduce)
-    result += signature.op == 0 ? " (sum)" : signature.op == 1 ? " (max)" : " (min)";
-  if (signature.window) result += " into a window";
-  return text(result, ", ", call.purpose, " of ", call.unit);
+  return phalanx::describe(number, call.signature, call.unit, call.purpose);
 }
 
 void Group::throw_mismatch(int other, uint64_t number) {

@@ -25,7 +25,7 @@ class Group;
 /// ranks may wait in different orders.
 class Host {
  public:
-  Host(int rank, std::unique_ptr<LocalPeers> peers, const std::vector<int>& local_ranks,
+  Host(int rank, std::shared_ptr<LocalPeers> peers, const std::vector<int>& local_ranks,
        std::chrono::steady_clock::time_point deadline);
   LocalPeers& peers() { return *peers_; }
   void wake(int world_rank);
@@ -38,7 +38,7 @@ class Host {
  private:
   int rank_;
   bool spins_;
-  std::unique_ptr<LocalPeers> peers_;
+  std::shared_ptr<LocalPeers> peers_;
   std::vector<Mapping> mappings_;
   std::vector<Bell*> bells_;  // by world rank
 };

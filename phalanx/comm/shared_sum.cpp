@@ -174,14 +174,8 @@ class SumAndShare : public Collected {
     return const_cast<char*>(group_->input_of(other, location)) + index * grain_;
   }
   int64_t length(int64_t index) const { return std::min(grain_, bytes_ - index * grain_); }
-  // The begin of a rank's part of a chunk of `bytes`; parts are multiples of 64 bytes.
-  int64_t part(int other, int64_t bytes) const {
-    const int64_t each = (bytes / size() + 63) / 64 * 64;
-    return std::min(bytes, other * each);
-  }
-  int64_t part_end(int other, int64_t bytes) const {
-    return other == size() - 1 ? bytes : part(other + 1, bytes);
-  }
+  int64_t part(int other, int64_t bytes) const { return sum_part(other, size(), bytes); }
+  int64_t part_end(int other, int64_t bytes) const { return sum_part(other + 1, size(), bytes); }
 
   bool stage() {
     if (staged_ == chunks_) return false;

@@ -37,7 +37,7 @@ class JoinedWorld : public World {
   }
 
   ~JoinedWorld() override {
-    if (host_) host_->peers().say_goodbye();
+    if (peers_) peers_->say_goodbye();
   }
 
   const WorldInfo& info() const override { return info_; }
@@ -61,15 +61,18 @@ class JoinedWorld : public World {
     if (use_shared_memory(name, members))
       return shared_communicator(std::move(name), members, rank, host_, options_.deadline, ledger_,
                                  history_);
-    return gloo_communicator(std::move(name), members, rank, store_, info_, options_, ledger_,
-                             history_);
+    const bool one_host =
+        std::includes(local_ranks_.begin(), local_ranks_.end(), members.begin(), members.end());
+    return gloo_communicator(
+        std::make_shared<gloo_transport::Group>(std::move(name), members, rank, store_, peers_,
+                                                one_host, info_, options_, ledger_, history_));
   }
 
  private:
   void meet() {
     const auto deadline = Clock::now() + options_.join_deadline;
     store_ = open_store(info_, options_.join_deadline);
-    auto peers = std::make_unique<LocalPeers>(info_.rank);
+    auto peers = std::make_shared<LocalPeers>(info_.rank);
     const auto hosts =
         exchange(*store_, info_, "host", host_identity() + " " + peers->address(), deadline);
     const auto identity = [&](int rank) { return hosts[rank].substr(0, hosts[rank].find(' ')); };
@@ -79,33 +82,35 @@ class JoinedWorld : public World {
         local_ranks_.push_back(rank);
         addresses.push_back(hosts[rank].substr(hosts[rank].find(' ') + 1));
       }
-    if (options_.transport != Transport::gloo)
-      connect_host(std::move(peers), addresses, hosts, deadline);
+    connect_host(std::move(peers), addresses, deadline);
     if (info_.rank == 0)
       log_debug(text("joined a world of ", info_.size, " ranks, ", local_ranks_.size(),
                      " of them on rank 0's host"));
   }
 
-  // Shared memory only if the exchange of descriptors worked for all ranks of this host.
-  void connect_host(std::unique_ptr<LocalPeers> peers, const std::vector<std::string>& addresses,
-                    const std::vector<std::string>& hosts, Clock::time_point deadline) {
+  // Sockets between the ranks of a host tell who died, whatever moves the data. Shared memory is
+  // used if the exchange of descriptors worked for all of them.
+  void connect_host(std::shared_ptr<LocalPeers> peers, const std::vector<std::string>& addresses,
+                    Clock::time_point deadline) {
     std::string failure;
     if (local_ranks_.size() > 1) try {
         peers->connect(local_ranks_, addresses, deadline);
-        host_ =
-            std::make_shared<shared::Host>(info_.rank, std::move(peers), local_ranks_, deadline);
+        if (options_.transport != Transport::gloo)
+          host_ = std::make_shared<shared::Host>(info_.rank, peers, local_ranks_, deadline);
+        peers_ = std::move(peers);
       } catch (const Error& error) {
         failure = error.what();
       }
     const auto results = exchange(*store_, info_, "local", failure, deadline);
-    for (int rank : local_ranks_)
-      if (!results[rank].empty()) {
-        require(options_.transport == Transport::automatic, ExitCode::environment,
-                "shared memory was asked for and does not work here: ", results[rank]);
-        if (host_)
-          log_warning(text("ranks of this host cannot share memory and use Gloo: ", results[rank]));
-        host_.reset();
-      }
+    for (int rank : local_ranks_) {
+      if (results[rank].empty()) continue;
+      require(options_.transport != Transport::shared_memory, ExitCode::environment,
+              "shared memory was asked for and does not work here: ", results[rank]);
+      if (host_)
+        log_warning(text("ranks of this host cannot share memory and use Gloo: ", results[rank]));
+      host_.reset();
+      peers_.reset();
+    }
   }
 
   bool use_shared_memory(const std::string& name, const std::vector<int>& members) const {
@@ -124,6 +129,7 @@ class JoinedWorld : public World {
   CallHistory history_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<int> local_ranks_;
+  std::shared_ptr<LocalPeers> peers_;
   std::shared_ptr<shared::Host> host_;
   std::set<std::string> names_;
 };
