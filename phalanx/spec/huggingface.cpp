@@ -123,6 +123,9 @@ std::string huggingface_config(const ModelSpec& model) {
       {"initializer_range", model.initializer_range},
       {"tie_word_embeddings", model.tie_word_embeddings},
   };
+  // transformers takes these ids for GPT-2's own where nothing is said.
+  constexpr int64_t end_of_text = 50256;
+  if (model.vocab_size <= end_of_text) object["bos_token_id"] = object["eos_token_id"] = nullptr;
   return object.dump(2) + "\n";
 }
 

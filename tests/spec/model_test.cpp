@@ -152,6 +152,9 @@ TEST(HuggingFace, WritesWhatItReads) {
   model.tie_word_embeddings = false;
   model.initializer_range = 0.01;
   EXPECT_EQ(parse_huggingface_config(huggingface_config(model), "config.json"), model);
+  EXPECT_EQ(huggingface_config(model).find("eos_token_id"), std::string::npos);
+  model.vocab_size = 256;
+  EXPECT_NE(huggingface_config(model).find("\"eos_token_id\": null"), std::string::npos);
 }
 
 TEST(HuggingFace, RefusesByName) {
