@@ -1,5 +1,7 @@
 #include "phalanx/models/gpt2.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "phalanx/base/error.h"
@@ -34,27 +36,41 @@ std::vector<Parameter> Gpt2Block::parameters() const {
 }
 
 Tensors Gpt2Block::forward(const Tensors& inputs, const Context& context) {
+  return {run(inputs[0], context, [&](const at::Tensor& packed) {
+    return causal_attention(packed, spec_.num_attention_heads, spec_.attn_pdrop,
+                            name_ + ".attention", context);
+  })};
+}
+
+at::Tensor Gpt2Block::decode(const at::Tensor& input, const at::Tensor& cached, int64_t length) {
+  Context context;
+  context.training = false;
+  return run(input, context, [&](const at::Tensor& packed) {
+    return cached_attention(packed, cached, length, spec_.num_attention_heads);
+  });
+}
+
+at::Tensor Gpt2Block::run(const at::Tensor& input, const Context& context,
+                          const Attention& attend) {
   const auto& [norm1, norm1_bias, attention, attention_bias, projection, projection_bias, norm2,
                norm2_bias, up, up_bias, down, down_bias] = parameters_;
   const double drop = context.training ? spec_.resid_pdrop : 0, epsilon = spec_.layer_norm_epsilon;
 
-  const NormedStream first = fork_layer_norm(inputs[0], norm1, norm1_bias, epsilon);
-  const at::Tensor packed = linear(first.normed, attention, attention_bias);
-  const at::Tensor attended = causal_attention(packed, spec_.num_attention_heads, spec_.attn_pdrop,
-                                               name_ + ".attention", context);
+  const NormedStream first = fork_layer_norm(input, norm1, norm1_bias, epsilon);
+  const at::Tensor attended = attend(linear(first.normed, attention, attention_bias));
   // Without dropout the bias of a projection is added together with the residual.
   if (drop == 0) {
     const NormedStream second = add_layer_norm(first.stream, linear(attended, projection),
                                                projection_bias, norm2, norm2_bias, epsilon);
     const at::Tensor active = bias_gelu(linear(second.normed, up), up_bias);
-    return {add_bias(second.stream, linear(active, down), down_bias)};
+    return add_bias(second.stream, linear(active, down), down_bias);
   }
   const at::Tensor branch = dropout(linear(attended, projection, projection_bias), drop,
                                     name_ + ".attention.projection", context);
   const NormedStream second =
       add_layer_norm(first.stream, branch, nullptr, norm2, norm2_bias, epsilon);
   const at::Tensor active = bias_gelu(linear(second.normed, up), up_bias);
-  return {second.stream + dropout(linear(active, down, down_bias), drop, name_ + ".mlp", context)};
+  return second.stream + dropout(linear(active, down, down_bias), drop, name_ + ".mlp", context);
 }
 
 Gpt2::Gpt2(const ModelSpec& spec, at::ScalarType compute) : spec_(spec) {
@@ -79,6 +95,25 @@ at::Tensor Gpt2::logits(const Tensors& hidden, const Context&) {
 Loss Gpt2::loss(const Tensors& hidden, const at::Tensor& targets, double scale,
                 const Context& context) {
   return cross_entropy(logits(hidden, context), targets, scale);
+}
+
+at::Tensor Gpt2::decode(const at::Tensor& tokens, DecodeCache& cache) {
+  const GradMode no_grad(false);
+  require(cache.length == 0 || tokens.size(1) == 1, ExitCode::usage, "decode: ", tokens.size(1),
+          " tokens after ", cache.length, "; give them one by one");
+  Context context;
+  context.training = false;
+  context.sequence.first_position = cache.length;
+  at::Tensor hidden = embed(tokens, context)[0];
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (cache.layers.size() == i)
+      cache.layers.push_back(
+          at::empty({tokens.size(0), spec_.max_position_embeddings, 3 * spec_.hidden_size},
+                    hidden.options()));
+    hidden = blocks_[i]->decode(hidden, cache.layers[i], cache.length);
+  }
+  cache.length += tokens.size(1);
+  return logits({hidden.narrow(1, tokens.size(1) - 1, 1)}, context).squeeze(1);
 }
 
 }  // namespace phalanx

@@ -15,8 +15,14 @@ class Gpt2Block : public Block {
   Gpt2Block(const ModelSpec& spec, std::string name, std::vector<Parameter> parameters);
   std::vector<Parameter> parameters() const override;
   Tensors forward(const Tensors& inputs, const Context& context) override;
+  /// The same without gradients for positions that follow `length` others, whose queries, keys and
+  /// values `cached` [batch, context, 3 hidden] holds; adds those of the new positions to it.
+  at::Tensor decode(const at::Tensor& input, const at::Tensor& cached, int64_t length);
 
  private:
+  using Attention = std::function<at::Tensor(const at::Tensor& packed)>;
+  at::Tensor run(const at::Tensor& input, const Context& context, const Attention& attend);
+
   const ModelSpec spec_;
   const std::string name_;
   std::array<Parameter, 12> parameters_;
@@ -33,6 +39,7 @@ class Gpt2 : public Model {
   Loss loss(const Tensors& hidden, const at::Tensor& targets, double scale,
             const Context& context) override;
   at::Tensor logits(const Tensors& hidden, const Context& context) override;
+  at::Tensor decode(const at::Tensor& tokens, DecodeCache& cache) override;
 
  private:
   const ModelSpec spec_;

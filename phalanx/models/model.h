@@ -9,6 +9,12 @@
 
 namespace phalanx {
 
+/// What a model keeps of the positions that decode() has seen. Empty at first.
+struct DecodeCache {
+  Tensors layers;      ///< one per block, the model's own format
+  int64_t length = 0;  ///< positions so far
+};
+
 /// A language model as the engine, the trainer and the pipeline see it: blocks between an embedding
 /// and a head. A training step on one rank is
 ///   hidden = embed(tokens); for each block hidden = block(i).forward(hidden);
@@ -32,6 +38,11 @@ class Model {
                     const Context& context) = 0;
   /// Logits [batch, time, vocabulary] of hidden states.
   virtual at::Tensor logits(const Tensors& hidden, const Context& context) = 0;
+
+  /// Logits [batch, vocabulary] of what follows `tokens` [batch, time] (int64), which follow those
+  /// that `cache` holds; adds them to it. Several tokens at once only into an empty cache. Without
+  /// gradients.
+  virtual at::Tensor decode(const at::Tensor& tokens, DecodeCache& cache) = 0;
 };
 
 /// The model that the spec describes. Throws Error(usage) if check(spec) finds anything.

@@ -131,4 +131,16 @@ at::Tensor causal_attention(const at::Tensor& packed, int64_t heads, double drop
                            {dropout_key(site, context), dropout_probability, context.sequence});
 }
 
+at::Tensor cached_attention(const at::Tensor& packed, const at::Tensor& cache, int64_t length,
+                            int64_t heads) {
+  const BelowAutograd below;
+  const int64_t time = packed.size(1);
+  cache.narrow(1, length, time).copy_(packed);
+  const at::Tensor seen = cache.narrow(1, 0, length + time);
+  const auto result = at::_scaled_dot_product_flash_attention_for_cpu(
+      part_of(packed, 0, heads), part_of(seen, 1, heads), part_of(seen, 2, heads), 0.0,
+      /*is_causal=*/time > 1);
+  return merged(std::get<0>(result));
+}
+
 }  // namespace phalanx

@@ -13,4 +13,10 @@ namespace phalanx {
 at::Tensor causal_attention(const at::Tensor& packed, int64_t heads, double dropout_probability,
                             std::string_view site, const Context& context);
 
+/// Attention of new positions over themselves and the `length` before them, without gradients.
+/// `packed` [batch, time, 3 * hidden] is written to places [length, length + time) of `cache`
+/// [batch, capacity, 3 * hidden]. time > 1 only with length 0.
+at::Tensor cached_attention(const at::Tensor& packed, const at::Tensor& cache, int64_t length,
+                            int64_t heads);
+
 }  // namespace phalanx
