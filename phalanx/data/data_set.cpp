@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/random.h"
 #include "phalanx/data/token_file.h"
 
 namespace phalanx {
@@ -55,24 +56,19 @@ class Synthetic final : public DataSet {
   int64_t samples() const override { return samples_; }
   int64_t sequence_length() const override { return length_; }
   void read(int64_t sample, int64_t* out) const override {
-    out[0] = static_cast<int64_t>(random(sample, 0) % static_cast<uint64_t>(vocab_));
+    const RandomKey key = random_key(seed_, "synthetic data", static_cast<uint64_t>(sample));
+    const auto word = [&](int64_t position) {
+      return philox(key, {static_cast<uint32_t>(position), 0, 0, 0})[0];
+    };
+    out[0] = word(0) % vocab_;
     for (int64_t i = 1; i <= length_; ++i)
-      out[i] = (5 * out[i - 1] + 7 + static_cast<int64_t>(random(sample, i) & 3)) % vocab_;
+      out[i] = (5 * out[i - 1] + 7 + static_cast<int64_t>(word(i) & 3)) % vocab_;
   }
   std::string describe() const override {
     return text("synthetic, ", samples_, " samples of ", length_);
   }
 
  private:
-  static uint64_t mix(uint64_t value) {  // splitmix64
-    value += 0x9e3779b97f4a7c15u;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-    return value ^ (value >> 31);
-  }
-  uint64_t random(int64_t sample, int64_t position) const {
-    return mix(mix(mix(seed_) ^ static_cast<uint64_t>(sample)) ^ static_cast<uint64_t>(position));
-  }
   int64_t samples_, length_, vocab_;
   uint64_t seed_;
 };

@@ -1,0 +1,133 @@
+// `phalanx ckpt` and `phalanx data`, called as the program calls them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/data/token_file.h"
+#include "phalanx/data/tokenizer.h"
+#include "tests/checkpoint/state_of_test.h"
+#include "tests/support/ranks.h"
+
+extern "C" int phalanx_command_data(int argc, char** argv);
+extern "C" int phalanx_command_ckpt(int argc, char** argv);
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code;
+  std::string output;  // stdout, or the error's sentence
+};
+
+Result call(int (*command)(int, char**), std::vector<std::string> arguments) {
+  std::vector<char*> argv;
+  for (auto& argument : arguments) argv.push_back(argument.data());
+  ::testing::internal::CaptureStdout();
+  try {
+    const int code = command(static_cast<int>(argv.size()), argv.data());
+    return {code, ::testing::internal::GetCapturedStdout()};
+  } catch (const Error& error) {
+    ::testing::internal::GetCapturedStdout();
+    return {static_cast<int>(error.code()), error.what()};
+  }
+}
+
+void expect(const Result& result, int code, const std::vector<std::string>& fragments) {
+  EXPECT_EQ(result.code, code) << result.output;
+  for (const auto& fragment : fragments)
+    EXPECT_NE(result.output.find(fragment), std::string::npos) << result.output;
+}
+
+TEST(DataCommand, TokenizesAndInspects) {
+  const std::string folder = testing::temporary_folder(), out = folder + "/out.tokens";
+  fs::create_directories(folder + "/text/deep");
+  fs::create_directories(folder + "/void");
+  std::ofstream(folder + "/text/b.h") << "second";
+  std::ofstream(folder + "/text/deep/c.cpp") << "third";
+  std::ofstream(folder + "/text/a.h") << "first";
+  std::ofstream(folder + "/text/skipped.bin") << "binary";
+  std::ofstream(folder + "/text/empty.h");
+  const auto data = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "data");
+    return call(phalanx_command_data, std::move(arguments));
+  };
+  const std::vector<std::string> good = {"tokenize", "--output",    out,    "--extension",
+                                         ".h",       "--extension", ".cpp", folder + "/text"};
+  expect(data(good), 0, {"documents", "3", "tokens", "16", "byte"});
+  auto with_end = good;
+  with_end.insert(with_end.end(), {"--append-end-of-document", "--json"});
+  const auto json = nlohmann::json::parse(data(with_end).output);
+  EXPECT_EQ(json["documents"], 3);
+  EXPECT_EQ(json["tokens"], 19) << "one end per document";
+  EXPECT_EQ(json["end_of_document"], 255);
+  EXPECT_EQ(nlohmann::json::parse(data({"inspect", out, "--json"}).output), json);
+  const TokenFile file(out);
+  std::vector<int64_t> ids(19);
+  file.read(0, 19, ids.data());
+  EXPECT_EQ(byte_tokenizer()->decode(ids), "firstsecondthird") << "sorted by path";
+
+  expect(data({"tokenize", "-o", out + "2", folder + "/none"}), 5, {"no file or folder", "none"});
+  expect(data({"tokenize", "-o", out + "2", folder + "/void"}), 5, {"void has no file"});
+  expect(data({"tokenize", "-o", out + "2", "--extension", ".py", folder + "/text"}), 5,
+         {"ends in .py"});
+  expect(data({"tokenize", "-o", out + "2", folder + "/text/empty.h"}), 5, {"0 documents"});
+  expect(data({"tokenize", "-o", folder + "/text/a.h", folder + "/text/a.h"}), 5,
+         {"also an input"});
+  expect(data({"tokenize", "-o", out + "2", "--tokenizer", "bpe", folder + "/text"}), 2, {"'bpe'"});
+  expect(data({"tokenize", folder + "/text"}), 2, {"--output"});
+  EXPECT_FALSE(fs::exists(out + "2") || fs::exists(out + "2.tmp"));
+  EXPECT_EQ(read_file(folder + "/text/a.h", ExitCode::data), "first");
+  std::fstream(out, std::ios::in | std::ios::out).seekp(130).put('#');
+  expect(data({"inspect", out}), 5, {"out.tokens is damaged"});
+  expect(data({"inspect", folder + "/text/b.h"}), 5, {"no token file"});
+}
+
+TEST(CkptCommand, InspectsAndVerifies) {
+  const std::string folder = testing::temporary_folder(), path = folder + "/step-12";
+  const auto errors = testing::ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = testing::flat_state(
+        testing::small_model(), {{"parameter", at::kFloat, true}}, world.rank(), 2, true);
+    RunState run{.step = 12, .consumed_samples = 96, .config = "a = 1\n"};
+    run.versions["phalanx"] = "0.1";
+    run.values["loss_scale"] = 2.0;
+    save_checkpoint(world, folder, run, state, 0);
+  });
+  ASSERT_EQ(errors[0], "");
+  const auto ckpt = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "ckpt");
+    return call(phalanx_command_ckpt, std::move(arguments));
+  };
+  expect(
+      ckpt({"inspect", path}), 0,
+      {"step", "12", "96", "loss_scale", "2.0", "wte.weight", "[33, 7]", "float32", "11 tensors"});
+  const auto json = nlohmann::json::parse(ckpt({"inspect", "--json", path}).output);
+  EXPECT_EQ(json["step"], 12);
+  EXPECT_EQ(json["tensors"].size(), 11u);
+  EXPECT_EQ(json["config"], "a = 1\n");
+  expect(ckpt({"verify", path}), 0, {"is whole", "step 12"});
+  EXPECT_EQ(nlohmann::json::parse(ckpt({"verify", "--json", path}).output)["defects"].size(), 0u);
+
+  const std::string file = path + "/state-00001-of-00002.safetensors";
+  const auto size = static_cast<int64_t>(fs::file_size(file));
+  std::fstream(file, std::ios::in | std::ios::out).seekp(size - 1).put('\x55');
+  expect(ckpt({"verify", path}), 1, {file, "damaged", "hash"});
+  EXPECT_EQ(nlohmann::json::parse(ckpt({"verify", "--json", path}).output)["defects"].size(), 1u);
+  fs::resize_file(file, size - 1);
+  expect(ckpt({"verify", path}), 1, {file, "the manifest says"});
+  fs::resize_file(path + "/manifest.json", 77);
+  expect(ckpt({"verify", path}), 6, {"manifest.json", "damaged"});
+  expect(ckpt({"inspect", folder}), 6, {"no manifest.json"});
+  expect(ckpt({"verify", folder + "/step-13"}), 6, {"there is no checkpoint", "step-13"});
+  expect(ckpt({"inspect"}), 2, {"checkpoint is required"});
+}
+
+}  // namespace
+}  // namespace phalanx
