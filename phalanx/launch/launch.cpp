@@ -33,7 +33,7 @@ void share_cores(int ranks, int port) {
   const int cores = available_cores();
   const bool given = std::getenv("OMP_NUM_THREADS") != nullptr;
   if (!given) setenv("OMP_NUM_THREADS", std::to_string(std::max(1, cores / ranks)).c_str(), 1);
-  log_info(text("phalanx run: ", ranks, ranks == 1 ? " rank" : " ranks",
+  log_info(text("starting ", ranks, ranks == 1 ? " rank" : " ranks",
                 ", OMP_NUM_THREADS=", std::getenv("OMP_NUM_THREADS"), given ? " as given" : " each",
                 " (", cores, cores == 1 ? " core" : " cores", "), meeting at 127.0.0.1:", port));
 }
