@@ -179,35 +179,44 @@ void Group::check() const {
   if (!failure_.empty()) throw Error(ExitCode::peer_lost, failure_);
 }
 
-// Ranks of this host are known by their sockets; the others answer a roll call in the store, as
-// each of them meets the failure, too.
+// The sockets of this host tell who died, soon after Gloo's own. Ranks of other hosts answer a roll
+// call in the store, as each of them meets the failure, too.
 std::string Group::missing_ranks() {
-  std::vector<std::string> dead, silent;
-  std::vector<int> asked;
-  for (int other = 0; other < size_; ++other) {
-    const int world_rank = world_ranks_[size_t(other)];
-    if (other == rank_) continue;
-    asked.push_back(other);
-    if (!peers_ || !peers_->knows(world_rank)) continue;
-    peers_->poll();
-    if (peers_->dead(world_rank))
-      dead.push_back(text("rank ", other, " (process ", peers_->process(world_rank), ") died"));
-    else if (peers_->left(world_rank))
-      dead.push_back(text("rank ", other, " has finished and left"));
-  }
-  if (!dead.empty()) return join(dead);
+  std::vector<int> silent;
+  for (int other = 0; other < size_; ++other)
+    if (other != rank_) silent.push_back(other);
   try {
     store_->set(text("roll/", rank_), std::vector<uint8_t>{1});
     const auto end = Clock::now() + roll_call;
-    while (Clock::now() < end && !asked.empty()) {
-      std::erase_if(asked, [&](int other) { return store_->check({text("roll/", other)}); });
-      usleep(20000);
+    while (Clock::now() < end && !silent.empty()) {
+      if (const std::string gone = gone_ranks(); !gone.empty()) return gone;
+      std::erase_if(silent, [&](int other) { return store_->check({text("roll/", other)}); });
+      usleep(10000);
     }
-    for (int other : asked) silent.push_back(text("rank ", other, " did not answer"));
   } catch (const std::exception&) {
-    return "rank 0 of the world, which hosts the store, is gone";
+    usleep(100000);
+    const std::string gone = gone_ranks();
+    return gone.empty() ? "rank 0 of the world, which hosts the store, is gone" : gone;
   }
-  return silent.empty() ? "all ranks answer: the network lost a connection" : join(silent);
+  if (silent.empty()) return "all ranks answer, so the network lost a connection";
+  std::vector<std::string> names;
+  for (int other : silent) names.push_back(text("rank ", other, " did not answer"));
+  return join(names);
+}
+
+std::string Group::gone_ranks() {
+  if (!peers_) return {};
+  peers_->poll();
+  std::vector<std::string> dead, left;
+  for (int other = 0; other < size_; ++other) {
+    const int world_rank = world_ranks_[size_t(other)];
+    if (other == rank_ || !peers_->knows(world_rank)) continue;
+    if (peers_->dead(world_rank))
+      dead.push_back(text("rank ", other, " (process ", peers_->process(world_rank), ") died"));
+    else if (peers_->left(world_rank))
+      left.push_back(text("rank ", other, " has finished and left"));
+  }
+  return join(dead.empty() ? left : dead);
 }
 
 void Group::fail_group(const std::string& call, const std::string& why) {

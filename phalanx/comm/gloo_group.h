@@ -61,6 +61,7 @@ class Group {
  private:
   void connect(bool one_host);
   std::string missing_ranks();
+  std::string gone_ranks();  ///< of this host; empty if none
 
   std::string name_;
   std::vector<int> world_ranks_;

@@ -1,7 +1,9 @@
 #include "phalanx/comm/store.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -86,7 +88,35 @@ bool agent_hosts_store() {
   return value && std::string_view(value) == "True";
 }
 
-c10::intrusive_ptr<c10d::Store> connect(const WorldInfo& info, c10d::TCPStoreOptions options) {
+// Waits until somebody listens there. The store's own attempts are logged at length.
+bool reachable(const WorldInfo& info, Clock::time_point deadline) {
+  do {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    const auto port = std::to_string(info.master_port);
+    if (getaddrinfo(info.master_address.c_str(), port.c_str(), &hints, &found) == 0) {
+      bool connected = false;
+      for (addrinfo* each = found; each && !connected; each = each->ai_next) {
+        Descriptor probe(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (!probe) continue;
+        connected = connect(probe.get(), each->ai_addr, each->ai_addrlen) == 0;
+        if (connected || errno != EINPROGRESS) continue;
+        pollfd wait{probe.get(), POLLOUT, 0};
+        int error = ETIMEDOUT;
+        socklen_t length = sizeof(error);
+        if (poll(&wait, 1, 1000) > 0)
+          getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+        connected = error == 0;
+      }
+      freeaddrinfo(found);
+      if (connected) return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (Clock::now() < deadline);
+  return false;
+}
+
+c10::intrusive_ptr<c10d::Store> make_store(const WorldInfo& info, c10d::TCPStoreOptions options) {
   try {
     return c10::make_intrusive<c10d::TCPStore>(info.master_address, options);
   } catch (const std::exception& error) {
@@ -114,13 +144,16 @@ c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
     options.masterListenFd = fcntl(listener.get(), F_DUPFD_CLOEXEC, 3);  // the store's own
   }
   c10::intrusive_ptr<c10d::Store> store;
-  try {
-    store = connect(info, options);
-  } catch (const std::exception& error) {
+  const auto unreachable = [&](const std::string& why) {
     fail(ExitCode::environment, "rank ", info.rank, " cannot reach rank 0's store at ",
-         info.master_address, ":", info.master_port, " within ", deadline.count(),
-         " ms; is rank 0 running, and are MASTER_ADDR and MASTER_PORT the same for all ranks? (",
-         first_line(error.what()), ")");
+         info.master_address, ":", info.master_port, " within ", deadline.count(), " ms", why,
+         "; is rank 0 running, and are MASTER_ADDR and MASTER_PORT the same for all ranks?");
+  };
+  if (!options.isServer && !reachable(info, Clock::now() + deadline)) unreachable("");
+  try {
+    store = make_store(info, options);
+  } catch (const std::exception& error) {
+    unreachable(" (" + first_line(error.what()) + ")");
   }
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -139,15 +172,17 @@ std::vector<std::string> exchange(c10d::Store& store, const WorldInfo& info,
   std::vector<bool> come(size_t(info.size), false);
   try {
     store.set(keys[size_t(info.rank)], std::vector<uint8_t>(value.begin(), value.end()));
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    try {
-      store.wait(keys, std::max(left, std::chrono::milliseconds(1)));
+    for (auto pause = std::chrono::milliseconds(1); !store.check(keys);) {
+      if (Clock::now() > deadline) break;
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::milliseconds(50));
+    }
+    if (store.check(keys)) {
       for (const auto& got : store.multiGet(keys)) values.emplace_back(got.begin(), got.end());
       return values;
-    } catch (const std::exception&) {
-      for (size_t rank = 0; rank < keys.size(); ++rank) come[rank] = store.check({keys[rank]});
     }
+    for (size_t rank = 0; rank < keys.size(); ++rank) come[rank] = store.check({keys[rank]});
+    if (info.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));  // others ask, too
   } catch (const std::exception& error) {
     fail(ExitCode::environment, "rank ", info.rank, " lost rank 0's store at ", info.master_address,
          ":", info.master_port, " while it waited for all ranks to join (",

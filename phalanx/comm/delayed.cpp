@@ -1,0 +1,75 @@
+#include "phalanx/comm/delayed.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class DelayedPending : public Pending {
+ public:
+  DelayedPending(Handle inner, std::chrono::nanoseconds delay, std::shared_ptr<DelayRecord> record)
+      : inner_(std::move(inner)), delay_(delay), due_(Clock::now() + delay), record_(record) {}
+
+  void wait() override {
+    inner_.wait();
+    if (waited_) return;
+    waited_ = true;
+    const auto now = Clock::now();
+    record_->total += delay_;
+    record_->exposed += std::max(std::chrono::nanoseconds(0), due_ - now);
+    ++record_->calls;
+    std::this_thread::sleep_until(due_);
+  }
+  void release() override { inner_.release(); }
+  void wait_inputs() override { inner_.wait_inputs(); }
+  bool done() const override { return Clock::now() >= due_ && inner_.done(); }
+
+ private:
+  Handle inner_;
+  std::chrono::nanoseconds delay_;
+  Clock::time_point due_;
+  std::shared_ptr<DelayRecord> record_;
+  bool waited_ = false;
+};
+
+}  // namespace
+
+Handle DelayedCommunicator::delayed(Handle handle) {
+  return Handle(std::make_shared<DelayedPending>(std::move(handle), delay_, record_));
+}
+
+Handle DelayedCommunicator::all_gather(at::Tensor out, at::Tensor in, const Call& call) {
+  return delayed(inner_->all_gather(std::move(out), std::move(in), call));
+}
+
+Handle DelayedCommunicator::reduce_scatter(at::Tensor out, at::Tensor in, Op op, const Call& call,
+                                           bool accumulate) {
+  return delayed(inner_->reduce_scatter(std::move(out), std::move(in), op, call, accumulate));
+}
+
+Handle DelayedCommunicator::all_reduce(at::Tensor inout, Op op, const Call& call) {
+  return delayed(inner_->all_reduce(std::move(inout), op, call));
+}
+
+Handle DelayedCommunicator::broadcast(at::Tensor inout, int root, const Call& call) {
+  return inner_->broadcast(std::move(inout), root, call);
+}
+
+Handle DelayedCommunicator::all_to_all(at::Tensor out, std::span<const int64_t> out_splits,
+                                       at::Tensor in, std::span<const int64_t> in_splits,
+                                       const Call& call) {
+  return inner_->all_to_all(std::move(out), out_splits, std::move(in), in_splits, call);
+}
+
+Handle DelayedCommunicator::send(at::Tensor tensor, int peer, int tag, const Call& call) {
+  return inner_->send(std::move(tensor), peer, tag, call);
+}
+
+Handle DelayedCommunicator::receive(at::Tensor tensor, int peer, int tag, const Call& call) {
+  return inner_->receive(std::move(tensor), peer, tag, call);
+}
+
+}  // namespace phalanx
