@@ -15,8 +15,9 @@ namespace {
 RecordingDevice* active = nullptr;
 
 std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& function) {
+  if (!active) return nullptr;
   const auto schema = function.operator_schema();
-  if (!active || !schema) return nullptr;
+  if (!schema) return nullptr;
   const auto inputs = function.inputs();
   for (size_t i = 0; i < inputs.size() && i < schema->arguments().size(); ++i) {
     const auto* alias = schema->arguments()[i].alias_info();
@@ -100,7 +101,7 @@ void RecordingDevice::touch(Buffer& buffer, int stream, bool write, std::string_
 }
 
 void RecordingDevice::on_operator(const at::Tensor& tensor, bool write, const char* name) {
-  if (inside_launch_) return;
+  if (inside_launch_ || std::this_thread::get_id() != thread_) return;
   if (Buffer* buffer = find(tensor)) {
     ++operator_accesses_;
     touch(*buffer, compute().index, write, name);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "phalanx/device/device.h"
@@ -14,7 +15,8 @@ namespace phalanx {
 /// a vector clock; two accesses of one buffer, one of them a write, must be ordered by events. Work
 /// on side streams runs as early as legal (when it is launched) or as late (when something that
 /// waits for it runs), so that wrong values show as well. Accesses of LibTorch's own operations are
-/// seen through its operator callbacks and count for the compute stream. One at a time.
+/// seen through its operator callbacks and count for the compute stream, if the thread that made
+/// the device runs them (a transport's own threads may copy with them). One at a time.
 class RecordingDevice final : public Device {
  public:
   enum class Side { early, late };
@@ -76,6 +78,7 @@ class RecordingDevice final : public Device {
   int64_t operator_accesses_ = 0;
   bool inside_launch_ = false;
   uint64_t callback_ = 0;
+  std::thread::id thread_ = std::this_thread::get_id();
 };
 
 }  // namespace phalanx

@@ -135,13 +135,15 @@ void Unit::prefetch() {
   if (!gathers_each_use() || gather_pending_ || uses_ > 0) return;
   device_.wait(gather_stream_, values_written_);
   at::Tensor out = whole_;
+  std::vector<Access> accesses = {{value_shard_, false}};  // peers read a window in place
   if (!out.defined()) {
     gathered_ = device_.allocate(gather_stream_, whole_bytes(), name());
     out = gathered_.view(value_shard_.scalar_type());
+    accesses.push_back({out, true});
   }
-  device_.launch(
-      gather_stream_, "gather " + name(), {{value_shard_, false}, {out, true}},
-      [this, out] { gather_ = group_.all_gather(out, value_shard_, {name(), "parameters"}); });
+  device_.launch(gather_stream_, "gather " + name(), accesses, [this, out] {
+    gather_ = group_.all_gather(out, value_shard_, {name(), "parameters"});
+  });
   gather_issued_ = device_.record(gather_stream_);
   gather_pending_ = true;
 }
