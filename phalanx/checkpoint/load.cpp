@@ -1,6 +1,3 @@
-#include <ATen/ATen.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -26,20 +23,29 @@ using Key = std::pair<std::string, std::string>;  // name, role
 struct Signature {
   Dtype dtype;
   std::vector<int64_t> shape;
+  bool operator==(const Signature&) const = default;
 };
 using Signatures = std::map<Key, Signature>;
 
 Signatures wanted_by_all(const std::vector<std::string>& descriptions) {
   Signatures wanted;
-  for (const auto& description : descriptions)
-    for (const auto& entry : json::from_cbor(description))
-      wanted.insert(
-          {{entry[0].get<std::string>(), entry[1].get<std::string>()},
-           {static_cast<Dtype>(entry[2].get<int>()), entry[3].get<std::vector<int64_t>>()}});
+  for (size_t rank = 0; rank < descriptions.size(); ++rank) {
+    const json entries = json::from_cbor(descriptions[rank]);
+    for (const auto& entry : entries) {
+      const Signature signature{static_cast<Dtype>(entry[2].get<int>()),
+                                entry[3].get<std::vector<int64_t>>()};
+      const auto [place, fresh] =
+          wanted.insert({{entry[0].get<std::string>(), entry[1].get<std::string>()}, signature});
+      require(place->second == signature, ExitCode::checkpoint, "the ranks want different ",
+              place->first.first, " (", place->first.second, "): one of them ",
+              shape_string(place->second.shape), ", rank ", rank, " ",
+              shape_string(signature.shape), " of ", name(signature.dtype));
+    }
+  }
   return wanted;
 }
 
-// "a, b (exp_avg)"; a role that is absent as a whole is named once.
+// "exp_avg of a, b"; a role that is absent as a whole is named once.
 std::string list_absent(const Signatures& from, const Signatures& in) {
   std::map<std::string, std::vector<std::string>> absent;
   std::map<std::string, size_t> total;

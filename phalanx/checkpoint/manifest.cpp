@@ -1,7 +1,6 @@
 #include "phalanx/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,7 +9,6 @@
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/hash.h"
-#include "phalanx/checkpoint/safetensors.h"
 
 namespace phalanx {
 namespace {

@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -9,9 +8,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
-#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
-#include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"

@@ -137,6 +137,13 @@ TEST(Checkpoint, StrictErrorsNameEverythingAtOnceOnAllRanks) {
                    "every exp_avg_sq", "nobody asked for", "parameter of norm.bias", "every step",
                    "wte.weight (parameter) is [33, 7], wanted [33, 8]",
                    "exp_avg is float64, wanted float32, of cube, nothing", "ckpt inspect"});
+  const auto contradicting = ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = flat_state({whole_parameter("w", "w", {4 + world.rank()}, Kind::weight, {})},
+                                  {roles[0]}, 0, 1, false);
+    load_checkpoint(world, folder + "/step-1", state);
+  });
+  EXPECT_EQ(contradicting[0], contradicting[1]);
+  expect_contains(contradicting[0], {"different w (parameter)", "[4]", "[5]"});
   // One role alone, as generation loads it.
   const auto chosen = ThreadRanks::run(1, [&](Communicator& world) {
     const auto state = flat_state(testing::small_model(), {roles[0]}, 0, 1, false);
