@@ -1,0 +1,81 @@
+#include <ATen/Parallel.h>
+
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/cli/command.h"
+#include "phalanx/cli/join.h"
+#include "phalanx/config/load.h"
+#include "phalanx/data/tokenizer.h"
+#include "phalanx/models/generate.h"
+#include "phalanx/nn/init.h"
+#include "phalanx/train/evaluation.h"
+
+namespace phalanx::cli {
+namespace {
+
+/// A trained model on one rank, in plain memory, with what it was trained with.
+struct Trained {
+  Config config;
+  std::unique_ptr<Model> model;
+};
+
+Trained load_trained(const std::string& where) {
+  const auto alone = single_communicator("world");
+  const std::string path = find_checkpoint(*alone, where);
+  Trained trained;
+  trained.config = parse_config(read_manifest(path).run.config, path + " (config)").config;
+  const Dtype compute = trained.config.parallel.compute;
+  trained.model = make_model(trained.config.model.spec, scalar_type(compute));
+  const auto parameters = parameters_of(*trained.model);
+  allocate_and_initialize(parameters, 0);
+  std::vector<StateEntry> entries;
+  for (const Parameter& parameter : parameters)
+    for (StateEntry& entry :
+         whole_entries(parameter->spec, parameter->tensor.detach(), "parameter"))
+      entries.push_back(std::move(entry));
+  load_checkpoint(*alone, path, entries, {.roles = {"parameter"}});
+  return trained;
+}
+
+}  // namespace
+}  // namespace phalanx::cli
+
+extern "C" int phalanx_command_generate(int argc, char** argv) {
+  using namespace phalanx;
+  CLI::App app("Continues a prompt with a trained model; the text goes to stdout.",
+               "phalanx generate");
+  std::string model, checkpoint, prompt;
+  Sampling sampling;
+  sampling.temperature = 0.8;
+  app.add_option("--checkpoint", checkpoint, "folder of a checkpoint, or of a run (its newest)");
+  app.add_option("--model", model, "folder of a Hugging Face model (not in this version)");
+  app.add_option("--prompt", prompt, "the text to continue")->required();
+  app.add_option("--tokens", sampling.new_tokens, "new tokens")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "only the K likeliest tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--seed", sampling.seed, "same seed, same text")->capture_default_str();
+  if (!cli::parse(app, argc, argv)) return 0;
+  require(model.empty(), ExitCode::usage, "--model ", model,
+          ": folders of Hugging Face models cannot be loaded in this version; give --checkpoint");
+  require(!checkpoint.empty(), ExitCode::usage,
+          "no model to generate with; give --checkpoint DIR, for example a run's folder");
+
+  at::set_num_threads(cli::rank_threads({}, {}));
+  const cli::Trained trained = cli::load_trained(checkpoint);
+  const auto tokenizer = make_tokenizer(trained.config.data.tokenizer);
+  require(tokenizer->vocab_size() <= trained.config.model.spec.vocab_size, ExitCode::checkpoint,
+          checkpoint, ": its model has a vocabulary of ", trained.config.model.spec.vocab_size,
+          ", and its tokenizer \"", tokenizer->name(), "\" one of ", tokenizer->vocab_size());
+  std::cout << prompt << std::flush;
+  generate(*trained.model, tokenizer->encode(prompt), sampling, [&](int64_t id) {
+    if (id < tokenizer->vocab_size())
+      std::cout << tokenizer->decode(std::vector<int64_t>{id}) << std::flush;
+  });
+  std::cout << std::endl;
+  return 0;
+}

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "phalanx/comm/world.h"
+#include "phalanx/config/config.h"
+
+namespace phalanx::cli {
+
+/// This process as a rank of a run: what train, eval and verify do first.
+struct Rank {
+  WorldInfo info;
+  int threads = 1;
+  std::shared_ptr<World> world;
+};
+
+/// Takes the threads of this rank ([train] threads, else OMP_NUM_THREADS, else cores over the ranks
+/// of this host), keeps freed memory, and meets the other ranks. The config is checked first.
+Rank join(const Config& config);
+
+/// Threads that a rank of this config has.
+int rank_threads(const Config& config, const WorldInfo& info);
+
+WorldOptions world_options(const Config& config);
+
+}  // namespace phalanx::cli

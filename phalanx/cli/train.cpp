@@ -1,0 +1,33 @@
+#include <csignal>
+
+#include "phalanx/cli/command.h"
+#include "phalanx/cli/join.h"
+#include "phalanx/config/load.h"
+#include "phalanx/config/write.h"
+#include "phalanx/launch/signals.h"
+#include "phalanx/train/run.h"
+
+extern "C" int phalanx_command_train(int argc, char** argv) {
+  using namespace phalanx;
+  CLI::App app(
+      "Trains a model as the config says: on one rank, or on all that a launcher (phalanx run, "
+      "torchrun, mpirun, srun) started. Called again it goes on where it was. SIGTERM and Ctrl-C "
+      "end it after a save, with exit code 75.",
+      "phalanx train");
+  std::string path;
+  app.add_option("config", path, "the run's TOML file")->required();
+  app.allow_extras();
+  app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
+  if (!cli::parse(app, argc, argv)) return 0;
+
+  const Config config = load_config(path, app.remaining()).config;
+  install_stop_signals();
+  const cli::Rank rank = cli::join(config);
+  Trainer trainer(config, rank.world);
+  const Ending ending =
+      run_training(trainer, {.stop_requested = stop_requested, .threads = rank.threads});
+  if (ending == Ending::interrupted) return static_cast<int>(ExitCode::interrupted);
+  // A peer may have had the signal.
+  if (ending == Ending::not_saved) return 128 + (stop_requested() ? stop_requested() : SIGTERM);
+  return 0;
+}

@@ -1,0 +1,141 @@
+#include "phalanx/parallel/parallelize.h"
+
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+
+#include <numeric>
+
+#include "phalanx/base/error.h"
+#include "phalanx/nn/init.h"
+
+namespace phalanx {
+namespace {
+
+std::vector<UnitParameters> units_of(Model& model) {
+  std::vector<UnitParameters> units = {{"root", model.root_parameters()}};
+  for (int i = 0; i < model.block_count(); ++i)
+    units.push_back({text("blocks.", i), model.block(i).parameters()});
+  return units;
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::float64:
+      return at::kDouble;
+    case Dtype::float32:
+      return at::kFloat;
+    case Dtype::bfloat16:
+      return at::kBFloat16;
+    case Dtype::float16:
+      return at::kHalf;
+    case Dtype::int64:
+      return at::kLong;
+    case Dtype::int32:
+      return at::kInt;
+    case Dtype::int16:
+      return at::kShort;
+    case Dtype::uint8:
+      return at::kByte;
+  }
+  fail(ExitCode::usage, "no element type ", static_cast<int>(dtype));
+}
+
+std::unique_ptr<Communicator> group_of_all_ranks(World& world) {
+  const int size = world.info().size;
+  if (size == 1) return single_communicator("world");
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group("world", ranks);
+}
+
+ParallelModel::ParallelModel(std::unique_ptr<Model> model, const Layout& layout,
+                             const ParallelOptions& options, Mesh& mesh, Device& device)
+    : options_(options), mesh_(mesh), model_(std::move(model)) {
+  const uint64_t seed = options.seed;
+  engine_ = std::make_unique<DataParallel>(
+      layout, data_parallel_group(mesh), device, units_of(*model_),
+      [seed](const Parameter& parameter, int64_t begin, int64_t end, const at::Tensor& out) {
+        initialize(parameter->spec, seed, begin, end, out);
+      });
+}
+
+Loss ParallelModel::forward(const Microbatch& batch, double scale, const Context& context) {
+  pass_ = "forward";
+  unit_ = 0;
+  Tensors hidden = model_->embed(batch.tokens, context);
+  for (int i = 0; i < model_->block_count(); ++i) {
+    Block& block = model_->block(i);
+    unit_ = i + 1;
+    const auto run = [&block, context](const Tensors& in) { return block.forward(in, context); };
+    hidden = engine_->run(i + 1, hidden, [&](const Tensors& in) {
+      return options_.recompute && context.training ? recompute(in, run) : run(in);
+    });
+    if (context.training) hidden = boundary(hidden, [this, i] { unit_ = i + 1; });
+  }
+  unit_ = 0;
+  return model_->loss(hidden, batch.targets, scale, context);
+}
+
+double ParallelModel::train(const Microbatch& batch, double scale, int64_t step, int index,
+                            bool last) {
+  const Context context{.mesh = &mesh_,
+                        .step = step,
+                        .microbatch = index,
+                        .sequence = {.first_sample = batch.first_row},
+                        .seed = options_.seed};
+  return with_memory_errors(batch, [&] {
+    engine_->begin_microbatch(last);
+    const Loss loss = forward(batch, scale, context);
+    pass_ = "backward";
+    run_backward({loss.scaled}, {at::ones({}, loss.scaled.options())});
+    unit_ = 0;
+    engine_->end_microbatch();
+    return loss.sum;
+  });
+}
+
+double ParallelModel::evaluate(const Microbatch& batch) {
+  GradMode no_grad(false);
+  const Context context{.mesh = &mesh_, .seed = options_.seed, .training = false};
+  return with_memory_errors(batch, [&] {
+    engine_->begin_microbatch(true);
+    const Loss loss = forward(batch, 1, context);
+    engine_->end_microbatch();
+    return loss.sum;
+  });
+}
+
+double ParallelModel::with_memory_errors(const Microbatch& batch,
+                                         const std::function<double()>& run) {
+  try {
+    return run();
+  } catch (const c10::Error& error) {  // LibTorch's CPU allocator throws the general type
+    const std::string sentence = error.what_without_backtrace();
+    if (sentence.find("can't allocate memory") == std::string::npos) throw;
+    out_of_memory(sentence.substr(0, sentence.find('\n')), batch);
+  } catch (const std::bad_alloc&) {
+    out_of_memory("std::bad_alloc", batch);
+  }
+}
+
+void ParallelModel::out_of_memory(const std::string& reason, const Microbatch& batch) const {
+  const Unit& unit = engine_->unit(unit_);
+  const UnitPlan& plan = unit.plan();
+  fail(ExitCode::environment, "out of memory in the ", pass_, " of unit ", unit.name(), " (",
+       plan.padded * size_of(plan.compute), " bytes of parameters gathered, ", batch.tokens.size(0),
+       " sequences of ", batch.tokens.size(1), " tokens): ", reason,
+       "; lower batch.micro, set recompute.mode = \"full\" or use more ranks");
+}
+
+std::vector<StateEntry> ParallelModel::state() const {
+  std::vector<StateEntry> entries;
+  for (const ParameterShard& shard : engine_->shards())
+    for (StateEntry& entry : shard_entries(shard.parameter->spec, shard.range.begin,
+                                           shard.range.end, shard.values, "parameter"))
+      entries.push_back(std::move(entry));
+  return entries;
+}
+
+}  // namespace phalanx

@@ -1,0 +1,53 @@
+#include "phalanx/parallel/update.h"
+
+#include "phalanx/optim/learning_rate.h"
+
+namespace phalanx {
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& options,
+                                          std::span<const OptimizerShard> shards) {
+  if (options.kind == OptimizerKind::sgd)
+    return make_sgd({.momentum = options.momentum, .weight_decay = options.weight_decay}, shards);
+  return make_adamw({.beta1 = options.beta1,
+                     .beta2 = options.beta2,
+                     .epsilon = options.epsilon,
+                     .weight_decay = options.weight_decay},
+                    shards);
+}
+
+double learning_rate(const LrConfig& lr, int64_t updates) {
+  using Kind = LearningRateSchedule::Kind;
+  return learning_rate(
+      {.kind = lr.schedule == LrScheduleKind::cosine ? Kind::cosine : Kind::constant,
+       .peak = lr.peak,
+       .minimum = lr.minimum,
+       .warmup_steps = lr.warmup_steps,
+       .decay_steps = lr.decay_steps},
+      updates);
+}
+
+ShardedUpdate::ShardedUpdate(const OptimizerConfig& optimizer, const LrConfig& lr,
+                             DataParallel& engine)
+    : options_(optimizer), lr_(lr), shards_(engine.shards()) {
+  for (const ParameterShard& shard : shards_)
+    views_.push_back({shard.values, shard.gradient, shard.parameter->spec.decay});
+  optimizer_ = make_optimizer(options_, views_);
+}
+
+double ShardedUpdate::learning_rate() const { return phalanx::learning_rate(lr_, steps()); }
+
+void ShardedUpdate::step(double norm) {
+  optimizer_->step(views_, learning_rate(), clip_factor(norm, options_.clip_norm));
+}
+
+std::vector<StateEntry> ShardedUpdate::state() const {
+  std::vector<StateEntry> entries;
+  for (size_t i = 0; i < shards_.size(); ++i)
+    for (const OptimizerState& state : optimizer_->state(i))
+      for (StateEntry& entry : shard_entries(shards_[i].parameter->spec, shards_[i].range.begin,
+                                             shards_[i].range.end, state.tensor, state.role))
+        entries.push_back(std::move(entry));
+  return entries;
+}
+
+}  // namespace phalanx

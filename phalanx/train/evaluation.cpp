@@ -1,0 +1,80 @@
+#include "phalanx/train/evaluation.h"
+
+#include <ATen/ops/full.h>
+
+#include <filesystem>
+
+#include "phalanx/base/error.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/config/check.h"
+
+namespace phalanx {
+namespace {
+
+// Validation samples of synthetic data come from another seed than those of training.
+constexpr uint64_t validation_seed = 0x9e3779b97f4a7c15;
+
+}  // namespace
+
+std::shared_ptr<const DataSet> open_training_data(const Config& config) {
+  const DataConfig& data = config.data;
+  if (data.kind == DataKind::synthetic)
+    return synthetic_data(data.samples, data.sequence_length, config.model.spec.vocab_size,
+                          data.seed);
+  return open_token_files(data.train, data.sequence_length, config.model.spec.vocab_size);
+}
+
+std::shared_ptr<const DataSet> open_validation_data(const Config& config) {
+  const DataConfig& data = config.data;
+  if (data.kind == DataKind::synthetic)
+    return synthetic_data(std::max<int64_t>(1, data.samples / 16), data.sequence_length,
+                          config.model.spec.vocab_size, data.seed ^ validation_seed);
+  if (data.validation.empty()) return nullptr;
+  return open_token_files(data.validation, data.sequence_length, config.model.spec.vocab_size);
+}
+
+Evaluation evaluate(ParallelModel& model, const std::shared_ptr<const DataSet>& data, int64_t micro,
+                    Communicator& group) {
+  const ValidationBatches batches(data, micro, group.size(), group.rank());
+  double sum = 0;
+  for (int64_t i = 0; i < batches.steps(); ++i) sum += model.evaluate(batches.step(i));
+  at::Tensor total = at::full({1}, sum, at::kDouble);
+  group.all_reduce(total, Op::sum, {"evaluation", "loss"}).wait();
+  return {.loss = *total.const_data_ptr<double>() / double(batches.counted_tokens()),
+          .tokens = batches.counted_tokens(),
+          .samples = batches.counted_samples()};
+}
+
+std::string find_checkpoint(Communicator& everyone, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (fs::exists(fs::path(path) / "manifest.json")) return path;
+  const std::string nested = (fs::path(path) / "checkpoints").string();
+  const std::string folder = fs::is_directory(nested) ? nested : path;
+  require(fs::is_directory(folder), ExitCode::checkpoint, "there is no checkpoint in ", path,
+          ": train first, or name a folder that has one");
+  const auto newest = newest_checkpoint(everyone, folder);
+  require(newest.has_value(), ExitCode::checkpoint, "there is no checkpoint in ", folder,
+          ": train first, or name a folder that has one");
+  return *newest;
+}
+
+CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,
+                                         const std::string& path) {
+  const Config resolved = resolve(config, world->info().size);
+  const auto data = open_validation_data(resolved);
+  require(data != nullptr, ExitCode::usage,
+          "data.validation is empty: name token files to evaluate on");
+  Mesh mesh(world, resolved.parallel.degree);
+  const auto device = cpu_device();
+  ParallelModel model(make_model(resolved.model.spec, scalar_type(resolved.parallel.compute)),
+                      resolved.parallel, {.seed = uint64_t(resolved.train.seed)}, mesh, *device);
+  CheckpointEvaluation found;
+  const auto everyone = group_of_all_ranks(*world);
+  found.path = find_checkpoint(*everyone, path.empty() ? resolved.train.run_dir : path);
+  found.step = load_checkpoint(*everyone, found.path, model.state(), {.roles = {"parameter"}}).step;
+  model.engine().finish_step();
+  found.result = evaluate(model, data, resolved.batch.micro, data_parallel_group(mesh));
+  return found;
+}
+
+}  // namespace phalanx

@@ -1,0 +1,211 @@
+#include "phalanx/train/run.h"
+
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "phalanx/base/files.h"
+#include "phalanx/base/log.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/config/check.h"
+#include "phalanx/config/write.h"
+#include "phalanx/device/memory.h"
+#include "phalanx/train/machine.h"
+#include "phalanx/train/progress.h"
+
+namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The loop, with what it remembers between steps.
+class Run {
+ public:
+  Run(Trainer& trainer, const RunOptions& options)
+      : trainer_(trainer), config_(trainer.config()), options_(options) {
+    first_ = trainer.everyone().rank() == 0;
+    saves_ = config_.checkpoint.every > 0;
+  }
+
+  Ending go() {
+    const std::string resumed = resume();
+    prepare_folder();
+    measure_limit();
+    if (first_) announce(resumed);
+    if (trainer_.step() >= config_.train.steps) {
+      say(text(config_.train.run_dir, " has finished its ", config_.train.steps,
+               " steps; train on with --train.steps=", trainer_.step() + config_.train.steps));
+      return Ending::was_finished;
+    }
+    start_ = Clock::now();
+    while (true) {
+      const bool last = one_step();
+      const bool stop = agree(options_.stop_requested());
+      const bool due = saves_ && trainer_.step() % config_.checkpoint.every == 0;
+      if (saves_ && (due || last || stop)) save();
+      if (last) return finish();
+      if (stop) return interrupt();
+    }
+  }
+
+ private:
+  // Goes on where [train] resume says; returns the path of what was loaded.
+  std::string resume() {
+    const std::string& wanted = config_.train.resume;
+    if (wanted == "never") return "";
+    const std::string path =
+        wanted == "auto"
+            ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_)).value_or("")
+            : find_checkpoint(trainer_.everyone(), wanted);
+    if (!path.empty()) trainer_.load(path);
+    return path;
+  }
+
+  void prepare_folder() {
+    if (first_) {
+      make_folder(config_.train.run_dir, ExitCode::environment);
+      replace_file(config_.train.run_dir + "/config.toml", to_toml(config_), ExitCode::environment);
+      metrics_.emplace(config_.train.run_dir + "/metrics.jsonl");
+      progress_.emplace(options_.descriptor);
+    }
+    trainer_.everyone().barrier({"run", "start"});
+    if (saves_) prepare_checkpoints(trainer_.everyone(), checkpoint_folder(config_));
+  }
+
+  void measure_limit() {
+    trainer_.everyone().barrier({"run", "limit"});
+    limit_ = reduce(matrix_product_flops(scalar_type(config_.parallel.compute)), Op::sum);
+  }
+
+  void announce(const std::string& resumed) {
+    const Layout& layout = config_.parallel;
+    const ModelSpec& model = config_.model.spec;
+    Communicator& world = trainer_.everyone();
+    const int ranks = world.size();
+    say(text("phalanx " PHALANX_VERSION ": ", ranks, ranks == 1 ? " rank" : " ranks", " x ",
+             options_.threads, options_.threads == 1 ? " thread" : " threads",
+             ranks == 1 ? "" : text(" over ", world.transport()), ", strategy ",
+             name(layout.strategy), ", ", name(layout.compute)));
+    say(text("machine: ", std::llround(limit_ / 1e9),
+             " GFLOP/s in matrix products, the limit (GEMM) that steps are compared with"));
+    say(text("model: ", model.kind, ", ", model.num_hidden_layers, " layers of ", model.hidden_size,
+             ", ", count_text(double(parameter_count(model))), " parameters"));
+    say(text("data: ", trainer_.data().describe()));
+    say(text("step: ", config_.batch.global, " sequences of ", config_.data.sequence_length, " = ",
+             count_text(double(trainer_.tokens_per_step())), " tokens; microbatches of ",
+             config_.batch.micro, " x ", ranks, ", ", accumulation(config_), " per step"));
+    say(resumed.empty() ? text("starting in ", config_.train.run_dir)
+                        : text("resumed from ", resumed, " after step ", trainer_.step()));
+  }
+
+  // True if it was the last.
+  bool one_step() {
+    const auto begin = Clock::now();
+    StepMetrics metrics = trainer_.train_step();
+    busy_ += seconds_since(begin);
+    ++unlogged_;
+    ++done_;
+    const bool last = trainer_.step() >= config_.train.steps;
+    const int64_t every = config_.train.evaluate_every;
+    const bool evaluates = every > 0 && (trainer_.step() % every == 0 || last);
+    const bool logged =
+        trainer_.step() % config_.train.log_every == 0 || last || evaluates || done_ == 1;
+    const double step_seconds = busy_ / double(unlogged_);
+    metrics.step_ms = 1e3 * step_seconds;
+    metrics.tokens_per_s = double(trainer_.tokens_per_step()) / step_seconds;
+    if (logged) peak_ = static_cast<int64_t>(reduce(double(rank_memory().peak), Op::max));
+    metrics.peak_memory_bytes = peak_;
+    show(metrics, logged);
+    if (evaluates) evaluate(metrics);
+    if (logged && metrics_) metrics_->append(metrics);
+    if (logged) busy_ = 0, unlogged_ = 0;
+    return last;
+  }
+
+  void show(const StepMetrics& metrics, bool logged) {
+    if (!progress_) return;
+    if (metrics.skipped)
+      say(text("step ", metrics.step, ": loss ", metrics.loss, ", gradient norm ",
+               metrics.grad_norm, ": no update (train.on_nan = \"skip\")"));
+    const double flops = flops_per_token(config_.model.spec, config_.data.sequence_length);
+    const double remaining = double(config_.train.steps - metrics.step);
+    progress_->update(
+        progress_line(metrics, config_.train.steps, metrics.tokens_per_s * flops / limit_,
+                      remaining * seconds_since(start_) / double(done_)),
+        logged);
+  }
+
+  void evaluate(StepMetrics& metrics) {
+    const std::optional<Evaluation> evaluation = trainer_.evaluate();
+    if (!evaluation) return;
+    metrics.validation_loss = evaluation->loss;
+    say(text("step ", metrics.step, ": validation loss ", evaluation->loss, " (perplexity ",
+             std::exp(evaluation->loss), ") over ", count_text(double(evaluation->tokens)),
+             " tokens"));
+  }
+
+  void save() {
+    if (progress_) progress_->clear();
+    saved_ = trainer_.save(checkpoint_folder(config_), static_cast<int>(config_.checkpoint.keep));
+    say(text("saved ", saved_));
+  }
+
+  Ending finish() {
+    if (progress_) progress_->clear();
+    say(text("finished ", trainer_.step(), " steps, ", count_text(double(trainer_.tokens())),
+             " tokens, in ", duration_text(seconds_since(start_))));
+    return Ending::finished;
+  }
+
+  Ending interrupt() {
+    if (progress_) progress_->clear();
+    say(saves_ ? text("interrupted after step ", trainer_.step(),
+                      " and saved; the same command "
+                      "goes on from there")
+               : text("interrupted after step ", trainer_.step(),
+                      "; nothing was saved (checkpoint.every = 0)"));
+    return saves_ ? Ending::interrupted : Ending::not_saved;
+  }
+
+  double reduce(double value, Op op) {
+    at::Tensor all = at::full({1}, value, at::kDouble);
+    trainer_.everyone().all_reduce(all, op, {"run", "metrics"}).wait();
+    return *all.const_data_ptr<double>();
+  }
+  bool agree(int stop) { return reduce(stop, Op::max) != 0; }
+  void say(const std::string& line) {
+    if (progress_) progress_->say(line);
+  }
+
+  Trainer& trainer_;
+  const Config& config_;
+  const RunOptions& options_;
+  bool first_ = false, saves_ = false;
+  std::optional<MetricsFile> metrics_;  // rank 0
+  std::optional<Progress> progress_;    // rank 0
+  double limit_ = 0;                    // floating-point operations per second, all ranks
+  Clock::time_point start_;
+  double busy_ = 0;       // seconds in steps since the last logged one
+  int64_t unlogged_ = 0;  // and their number
+  int64_t done_ = 0;      // steps of this process
+  int64_t peak_ = 0;
+  std::string saved_;
+};
+
+}  // namespace
+
+std::string checkpoint_folder(const Config& config) {
+  return config.train.run_dir + "/checkpoints";
+}
+
+Ending run_training(Trainer& trainer, const RunOptions& options) {
+  return Run(trainer, options).go();
+}
+
+}  // namespace phalanx

@@ -1,0 +1,142 @@
+#include "phalanx/train/trainer.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/irange.h>
+
+#include <cmath>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/log.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/comm/ledger.h"
+#include "phalanx/config/check.h"
+#include "phalanx/config/write.h"
+
+namespace phalanx {
+namespace {
+
+// What the rows of the ledger grew by.
+std::map<std::string, int64_t> difference(const Ledger::Rows& now, const Ledger::Rows& before) {
+  std::map<std::string, int64_t> grown;
+  for (const auto& [row, bytes] : now) {
+    const auto old = before.find(row);
+    const int64_t more = bytes - (old == before.end() ? 0 : old->second);
+    if (more > 0) grown[row] = more;
+  }
+  return grown;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, std::shared_ptr<World> world, std::unique_ptr<Model> model)
+    : config_(resolve(config, world->info().size)),
+      world_(world),
+      mesh_(world, config_.parallel.degree),
+      everyone_(group_of_all_ranks(*world)),
+      device_(cpu_device()) {
+  Communicator& group = data_parallel_group(mesh_);
+  batches_ = std::make_unique<Batches>(open_training_data(config_),
+                                       BatchSplit{.global = config_.batch.global,
+                                                  .micro = config_.batch.micro,
+                                                  .ranks = group.size(),
+                                                  .rank = group.rank()},
+                                       config_.data.seed);
+  validation_ = open_validation_data(config_);
+  if (!model) model = make_model(config_.model.spec, scalar_type(config_.parallel.compute));
+  model_ = std::make_unique<ParallelModel>(
+      std::move(model), config_.parallel,
+      ParallelOptions{.seed = static_cast<uint64_t>(config_.train.seed),
+                      .recompute = config_.recompute.mode == RecomputeMode::full},
+      mesh_, *device_);
+  update_ = std::make_unique<ShardedUpdate>(config_.optimizer, config_.lr, model_->engine());
+}
+
+double Trainer::sum_over_ranks(double value, std::string_view purpose) {
+  at::Tensor sum = at::full({1}, value, at::kDouble);
+  data_parallel_group(mesh_).all_reduce(sum, Op::sum, {"step", purpose}).wait();
+  return *sum.const_data_ptr<double>();
+}
+
+StepMetrics Trainer::train_step() {
+  const Ledger::Rows before = world_->ledger().snapshot();
+  DataParallel& engine = model_->engine();
+  const int64_t tokens = batches_->counted_tokens(consumed_);
+  const int64_t count = batches_->microbatches();
+  double local_loss = 0;
+  for (int64_t i = 0; i < count; ++i)
+    local_loss += model_->train(batches_->microbatch(consumed_, i), 1.0 / double(tokens), step_,
+                                static_cast<int>(i), i + 1 == count);
+  engine.wait_gradients();
+  const double loss = sum_over_ranks(local_loss, "loss") / double(tokens);
+  const double norm = engine.gradient_norm();
+
+  StepMetrics metrics;
+  metrics.skipped = !std::isfinite(loss) || !std::isfinite(norm);
+  if (metrics.skipped && config_.train.on_nan == OnNan::stop) stop_at_nan(local_loss, loss, norm);
+  metrics.lr = update_->learning_rate();
+  if (!metrics.skipped) update_->step(norm);
+  engine.finish_step();
+  ++step_;
+  consumed_ += config_.batch.global;
+  tokens_ += tokens;
+  metrics.step = step_;
+  metrics.tokens = tokens_;
+  metrics.loss = loss;
+  metrics.grad_norm = norm;
+  metrics.comm_bytes = difference(world_->ledger().snapshot(), before);
+  return metrics;
+}
+
+// All ranks are here: the loss and the norm are sums over all of them.
+void Trainer::stop_at_nan(double local_loss, double loss, double norm) {
+  Communicator& group = data_parallel_group(mesh_);
+  at::Tensor all = at::zeros({group.size()}, at::kDouble);
+  const at::Tensor mine = at::full({1}, local_loss, at::kDouble);
+  group.all_gather(all, mine, {"step", "loss"}).wait();
+  std::vector<std::string> losses;
+  for (int rank = 0; rank < group.size(); ++rank)
+    losses.push_back(text("rank ", rank, ": ", all.const_data_ptr<double>()[rank]));
+  fail(ExitCode::check_failed, "step ", step_ + 1, ": the loss is ", loss,
+       " and the gradient norm ", norm, " (sums of losses, ", join(losses),
+       "); lower lr.peak or optimizer.clip_norm, look at the data of this step, or set "
+       "train.on_nan = \"skip\"");
+}
+
+std::optional<Evaluation> Trainer::evaluate() {
+  if (!validation_) return std::nullopt;
+  return phalanx::evaluate(*model_, validation_, config_.batch.micro, data_parallel_group(mesh_));
+}
+
+std::vector<StateEntry> Trainer::state() const {
+  std::vector<StateEntry> entries = model_->state();
+  for (StateEntry& entry : update_->state()) entries.push_back(std::move(entry));
+  return entries;
+}
+
+std::string Trainer::save(const std::string& folder, int keep) {
+  const RunState run{.step = step_,
+                     .consumed_samples = consumed_,
+                     .config = to_toml(config_),
+                     .versions = {{"phalanx", PHALANX_VERSION}},
+                     .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
+  return save_checkpoint(*everyone_, folder, run, state(), keep);
+}
+
+void Trainer::load(const std::string& path) {
+  const RunState run = load_checkpoint(*everyone_, path, state());
+  const auto integer = [&](const char* name) {
+    const auto value = run.values.find(name);
+    require(value != run.values.end() && std::holds_alternative<int64_t>(value->second),
+            ExitCode::checkpoint, path, ": its manifest has no integer '", name,
+            "'; it was not saved by `phalanx train`");
+    return std::get<int64_t>(value->second);
+  };
+  step_ = run.step;
+  consumed_ = run.consumed_samples;
+  tokens_ = integer("tokens");
+  update_->set_steps(integer("updates"));
+  model_->engine().finish_step();
+}
+
+}  // namespace phalanx

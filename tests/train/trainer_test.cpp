@@ -1,0 +1,248 @@
+// The trainer through the library's interface.
+#include "phalanx/train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+
+#include "phalanx/base/files.h"
+#include "phalanx/base/text.h"
+#include "phalanx/train/run.h"
+#include "tests/support/ranks.h"
+#include "tests/train/small_run.h"
+
+namespace phalanx::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Strategy strategies[] = {Strategy::none, Strategy::optim, Strategy::optim_grads,
+                                   Strategy::optim_grads_params};
+
+// Runs the config in `run_dir` on `ranks` ranks to `steps` steps and gives its losses.
+std::vector<double> losses_of(Config config, int ranks, const std::string& run_dir) {
+  config.train.run_dir = run_dir;
+  run_ranks(ranks, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    EXPECT_EQ(run_training(trainer, {}), Ending::finished);
+    EXPECT_EQ(trainer.step(), config.train.steps);
+  });
+  return metric(run_dir, "loss");
+}
+
+// All bytes of a checkpoint's tensors.
+std::string tensors_of(const std::string& checkpoint) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  EXPECT_FALSE(files.empty()) << checkpoint;
+  std::string bytes;
+  for (const auto& file : files) bytes += read_file(file.string(), ExitCode::checkpoint);
+  return bytes;
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected,
+                 double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], tolerance * std::abs(expected[i])) << "step " << i + 1;
+}
+
+TEST(Trainer, LossesAreTheSameOnOneTwoAndThreeRanksUnderEveryStrategy) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.checkpoint.every = 0;
+  const auto expected = losses_of(config, 1, folder + "/one");
+  ASSERT_EQ(expected.size(), 6u);
+  EXPECT_LT(expected.back(), expected.front());
+  for (int ranks : {2, 3})
+    for (Strategy strategy : strategies) {
+      SCOPED_TRACE(text(ranks, " ranks, ", name(strategy)));
+      config.parallel.strategy = strategy;
+      config.batch.micro = 3;
+      expect_near(losses_of(config, ranks, text(folder, "/", ranks, name(strategy))), expected,
+                  1e-9);
+    }
+}
+
+TEST(Trainer, ResumesBitForBitInTheSameLayout) {
+  for (Strategy strategy : strategies) {
+    SCOPED_TRACE(name(strategy));
+    const std::string folder = temporary_folder();
+    Config config = small_config(Dtype::float32);
+    config.parallel.strategy = strategy;
+    config.model.spec.resid_pdrop = 0.1;
+    config.lr.decay_steps = 6;
+    const auto straight = losses_of(config, 2, folder + "/straight");
+    config.train.steps = 3;
+    losses_of(config, 2, folder + "/broken");
+    config.train.steps = 6;
+    const auto broken = losses_of(config, 2, folder + "/broken");  // metrics.jsonl holds both parts
+    EXPECT_EQ(straight, broken);
+    EXPECT_TRUE(tensors_of(folder + "/straight/checkpoints/step-6") ==
+                tensors_of(folder + "/broken/checkpoints/step-6"));
+  }
+}
+
+TEST(Trainer, GoesOnWithOtherRanksStrategyAndMicrobatch) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.lr.decay_steps = 6;
+  config.checkpoint.keep = 0;
+  const auto expected = losses_of(config, 2, folder + "/straight");
+  for (int ranks : {1, 3})
+    for (Strategy strategy : strategies) {
+      SCOPED_TRACE(text(ranks, " ranks, ", name(strategy)));
+      Config other = config;
+      other.parallel.strategy = strategy;
+      other.batch.micro = 2;
+      other.train.resume = folder + "/straight/checkpoints/step-3";
+      const auto rest = losses_of(other, ranks, text(folder, "/", ranks, name(strategy)));
+      expect_near(rest, {expected.begin() + 3, expected.end()}, 1e-9);
+    }
+}
+
+TEST(Trainer, SamplesAndRatesFollowTheUpdatesAcrossEpochsAndAccumulation) {
+  // 50 samples, 18 a step: an epoch ends inside of the third step.
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.checkpoint.every = 1;
+  const auto straight = losses_of(config, 1, folder + "/straight");
+  const auto rates = metric(folder + "/straight", "lr");
+  config.batch.micro = 3;
+  config.lr.decay_steps = 6;
+  for (int64_t steps = 1; steps <= 6; ++steps) {  // stopped after every step
+    config.train.steps = steps;
+    losses_of(config, 2, folder + "/broken");
+  }
+  expect_near(metric(folder + "/broken", "loss"), straight, 1e-9);
+  EXPECT_EQ(metric(folder + "/broken", "lr"), rates);
+  EXPECT_EQ(rates[0], 0.5e-2);  // warm-up of two updates, whatever the accumulation
+  EXPECT_EQ(rates[1], 1e-2);
+  EXPECT_EQ(metric(folder + "/broken", "tokens").back(), 6.0 * 18 * 7);
+}
+
+Config exploding() {
+  Config config = small_config(Dtype::float32);
+  config.optimizer.kind = OptimizerKind::sgd;
+  config.optimizer.clip_norm = 0;
+  config.lr.peak = 1e30;
+  config.lr.warmup_steps = 0;
+  config.checkpoint.every = 0;
+  return config;
+}
+
+TEST(Trainer, ALossThatIsNotFiniteStopsAllRanksAndNamesTheStep) {
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(exploding(), borrowed(world));
+    trainer.train_step();
+    try {
+      trainer.train_step();
+      ADD_FAILURE() << "the second step's loss is not finite";
+    } catch (const Error& error) {
+      const std::string said = error.what();
+      EXPECT_EQ(said.rfind("step 2: the loss is ", 0), 0u) << said;
+      EXPECT_NE(said.find("rank 1: "), std::string::npos) << said;
+      EXPECT_NE(said.find("train.on_nan = \"skip\""), std::string::npos) << said;
+      EXPECT_EQ(error.code(), ExitCode::check_failed);
+    }
+  });
+}
+
+TEST(Trainer, OrSkipsTheUpdate) {
+  Config config = exploding();
+  config.train.on_nan = OnNan::skip;
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    EXPECT_FALSE(trainer.train_step().skipped);
+    for (int i = 0; i < 2; ++i) {
+      const auto before = trainer.model().engine().shards().front().values.clone();
+      const StepMetrics metrics = trainer.train_step();
+      EXPECT_TRUE(metrics.skipped);
+      EXPECT_FALSE(std::isfinite(metrics.loss));
+      EXPECT_TRUE(before.equal(trainer.model().engine().shards().front().values));
+    }
+    EXPECT_EQ(trainer.step(), 3);
+  });
+}
+
+TEST(Trainer, WritesItsRunFolder) {
+  const std::string folder = temporary_folder() + "/run";
+  Config config = small_config();
+  config.train.evaluate_every = 4;
+  config.train.log_every = 2;
+  losses_of(config, 2, folder);
+  EXPECT_TRUE(fs::exists(folder + "/config.toml"));
+  EXPECT_TRUE(fs::exists(folder + "/checkpoints/step-3"));
+  EXPECT_TRUE(fs::exists(folder + "/checkpoints/step-6"));
+  const auto lines = read_lines(folder + "/metrics.jsonl");
+  EXPECT_EQ(metric(folder, "step"), (std::vector<double>{1, 2, 4, 6}));
+  for (const auto& line : lines) {
+    for (const char* field : {"step", "tokens", "peak_memory_bytes"})
+      EXPECT_TRUE(line.at(field).is_number_integer()) << field;
+    for (const char* field : {"loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "comm_wait_ms"})
+      EXPECT_TRUE(line.at(field).is_number()) << field;
+    EXPECT_GT(line.at("peak_memory_bytes"), 0);
+    int64_t gradients = 0;
+    for (const auto& [row, bytes] : line.at("comm_bytes").items())
+      if (row.find("/gradients") != std::string::npos) gradients += bytes.get<int64_t>();
+    EXPECT_GT(gradients, 0) << line;
+    EXPECT_EQ(line.contains("validation_loss"), line.at("step") == 4 || line.at("step") == 6);
+  }
+
+  // Finished: says so and changes nothing.
+  config.train.run_dir = folder;
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    EXPECT_EQ(run_training(trainer, {}), Ending::was_finished);
+  });
+  EXPECT_EQ(read_lines(folder + "/metrics.jsonl").size(), lines.size());
+}
+
+TEST(Trainer, StopsWhereOneRankWasAskedTo) {
+  const std::string folder = temporary_folder() + "/run";
+  Config config = small_config();
+  config.train.run_dir = folder;
+  config.train.steps = 100;
+  run_ranks(3, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    const auto asked = [&] { return world.info().rank == 1 && trainer.step() == 5 ? 15 : 0; };
+    EXPECT_EQ(run_training(trainer, {.stop_requested = asked}), Ending::interrupted);
+    EXPECT_EQ(trainer.step(), 5);
+  });
+  EXPECT_TRUE(fs::exists(folder + "/checkpoints/step-5"));
+}
+
+// Bytes of address space that this process has.
+rlim_t address_space() {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Trainer, OutOfMemoryNamesTheUnitAndTheSizes) {
+  run_ranks(1, [&](World& world) {
+    Trainer trainer(small_config(), borrowed(world));
+    const Microbatch batch{at::zeros({1 << 18, 7}, at::kLong), at::zeros({1 << 18, 7}, at::kLong),
+                           0};
+    const rlim_t limit = address_space() + (100 << 20);  // hidden states are 176 MB
+    const rlimit limits{limit, limit};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limits), 0);
+    try {
+      trainer.model().evaluate(batch);
+      ADD_FAILURE() << "262144 sequences fit into the memory that is left";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::environment);
+      const std::string said = error.what();
+      EXPECT_NE(said.find("out of memory in the forward of unit root"), std::string::npos) << said;
+      EXPECT_NE(said.find("262144 sequences of 7 tokens"), std::string::npos) << said;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace phalanx::testing
