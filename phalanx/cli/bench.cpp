@@ -13,6 +13,7 @@ struct Part {
 };
 
 constexpr Part parts[] = {
+    {"comm", "collectives among ranks, beside Gloo and memcpy", phalanx::cli::bench_comm},
     {"compute", "matrix products, memory copies, AdamW: this machine's limits",
      phalanx::cli::bench_compute},
 };

@@ -12,10 +12,12 @@ namespace phalanx::shared {
 // those of the others; the one exception is named. Numbers of calls count from 1, so zeroed memory
 // means "nothing yet".
 
-constexpr int max_ranks = 256;           ///< of a group on one host
-constexpr int slot_count = 128;          ///< calls in flight per group
-constexpr int64_t ring_bytes = 1 << 20;  ///< staging of whole inputs, copied when issued
-constexpr int64_t ring_limit = 64 << 10;
+constexpr int max_ranks = 256;            ///< of a group on one host
+constexpr int slot_count = 128;           ///< calls in flight per group
+constexpr int64_t ring_bytes = 1 << 20;   ///< staging of whole inputs, copied when issued
+constexpr int64_t ring_limit = 64 << 10;  ///< of private inputs
+constexpr int64_t ring_always = 4096;     ///< of all inputs
+
 constexpr int64_t chunk_bytes = 256 << 10;  ///< larger inputs are staged in chunks while waiting
 constexpr int chunk_depth = 4;
 constexpr int max_segments = 1 << 16;  ///< allocations per group

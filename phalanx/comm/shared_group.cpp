@@ -21,6 +21,10 @@ using std::memory_order_relaxed;
 using std::memory_order_release;
 using std::memory_order_seq_cst;
 constexpr std::chrono::milliseconds slice(50);
+// Spinning pays where the peer runs on another core and comes at once, and costs where it waits for
+// this very core: so it is short, and yielding follows, which on an idle core is a spin, too.
+constexpr int spins = 60;  // pauses: about 2 us
+constexpr int yields = 10;
 
 int usable_cores() {
   cpu_set_t set;
@@ -226,7 +230,8 @@ void Group::place(uint64_t number, const at::Tensor& in) {
   const int64_t bytes = int64_t(in.nbytes());
   Location& location = slot(rank_, number).location;
   if (bytes == 0) return;
-  if (Found found = find(in.const_data_ptr(), bytes)) {
+  // A copy of little costs less than peers that must say when they have read it.
+  if (Found found = find(in.const_data_ptr(), bytes); found && bytes > ring_always) {
     location.place = Place::segment;
     location.segment = found.id;
     location.offset = found.offset;
@@ -300,14 +305,14 @@ void Group::wait_until(c10::function_ref<bool()> ready,
                        c10::function_ref<std::string()> what, std::chrono::milliseconds deadline) {
   if (ready()) return;
   if (host_->spins())
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < spins; ++i) {
       _mm_pause();
       if (ready()) return;
     }
   const auto begin = Clock::now();
   auto looked = begin;
   Bell& bell = host_->own_bell();
-  int yields = 0;
+  int yielded = 0;
   for (;;) {
     if (ready()) return;
     if (host_->progress()) continue;
@@ -330,7 +335,7 @@ void Group::wait_until(c10::function_ref<bool()> ready,
       }
       fail_group(sentence);
     }
-    if (yields++ < 3) {
+    if (yielded++ < yields) {
       sched_yield();
       continue;
     }

@@ -143,8 +143,8 @@ TEST(Order, WindowsAreNotOverwrittenWhileRead) {
 TEST(Order, InputsAreBusyUntilPeersHaveReadThem) {
   run_ranks(2, [](World& world) {
     auto group = world.group("dp", all_ranks(world));
-    auto in = group->allocate(4000).view(at::kFloat).fill_(1);
-    auto out = at::zeros({2000});
+    auto in = group->allocate(40000).view(at::kFloat).fill_(1);
+    auto out = at::zeros({20000});
     auto handle = group->all_gather(out, in, test_call);
     const auto begin = std::chrono::steady_clock::now();
     if (group->rank() == 0) {
@@ -154,7 +154,7 @@ TEST(Order, InputsAreBusyUntilPeersHaveReadThem) {
     } else {
       usleep(300000);
       handle.wait();
-      EXPECT_EQ(out.sum().item<float>(), 2000);
+      EXPECT_EQ(out.sum().item<float>(), 20000);
     }
   });
 }
