@@ -53,11 +53,14 @@ inline bool parse(CLI::App& app, int argc, char** argv) {
         for (const auto& name : option->get_lnames()) names.push_back("--" + name);
       level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front();
     }
+    // CLI11 says of a wrong subcommand only that one is required.
+    const int kind = error.get_exit_code();
+    const bool unknown_word = kind == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
+                              kind == static_cast<int>(CLI::ExitCodes::RequiredError);
     std::string hint;
-    for (int i = 1; i < argc && hint.empty(); ++i) {
+    for (int i = 1; unknown_word && i < argc && hint.empty(); ++i) {
       const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
-      const bool known = std::find(names.begin(), names.end(), word) != names.end();
-      if (!known && error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+      if (std::find(names.begin(), names.end(), word) == names.end())
         hint = did_you_mean(word, names);
     }
     fail(ExitCode::usage, app.get_name(), ": ", error.what(), hint, " (see ", app.get_name(),

@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -124,6 +126,16 @@ bool can_share_memory() {
   return true;
 }
 
+bool can_connect() {
+  const Listener listener = listen_on(0);
+  const OpenFile socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(listener.port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
+
 Json transports(Problems& problems) {
   const bool shared = can_share_memory();
   if (!shared)
@@ -131,13 +143,10 @@ Json transports(Problems& problems) {
         {"ranks cannot share memory (memfd_create and descriptors over a local "
          "socket)",
          "allow these system calls in the container's seccomp profile"});
-  bool loopback = true;
-  try {
-    listen_on(0);
-  } catch (const Error& error) {
-    loopback = false;
-    problems.push_back({error.what(), "bring the interface up: ip link set lo up", true});
-  }
+  const bool loopback = can_connect();
+  if (!loopback)
+    problems.push_back(
+        {"ranks cannot meet over the loopback interface", "bring it up: ip link set lo up", true});
   const bool gloo = from_config("USE_GLOO=") == "ON";
   if (!gloo)
     problems.push_back(

@@ -33,7 +33,6 @@ TEST(Main, HelpNamesTheCommandsAndEachHasItsOwn) {
     const auto own = run_phalanx({name, "--help"});
     EXPECT_EQ(own.code, 0) << own.error;
     EXPECT_TRUE(contains(own.out, "phalanx " + name)) << own.out;
-    EXPECT_TRUE(contains(own.out, "-h,--help")) << own.out;
     EXPECT_EQ(own.error, "");
   }
   EXPECT_EQ(run_phalanx({"help", "run"}).out, run_phalanx({"run", "--help"}).out);
@@ -50,6 +49,7 @@ TEST(Main, WrongCommandLinesAreOneSentenceAndCode2) {
             "error: no command 'tran'; did you mean 'train'? (see phalanx --help)\n"},
            {{"--hlep"}, "error: no command '--hlep' (see phalanx --help)\n"},
            {{}, "error: no command given; phalanx --help lists them\n"},
+           {{"config", "chek"}, "did you mean 'check'?"},
            {{"run", "--nproc", "2", "--", "true"}, "did you mean '--nproc-per-node'?"}}) {
     const auto wrong = run_phalanx(arguments);
     EXPECT_EQ(wrong.code, 2);

@@ -50,7 +50,7 @@ TEST(Run, ExitCodesAreThoseOfTheFirstFailingRank) {
            {"true", "", 0},
            {"exit 75", "", 75},
            {"test $RANK = 0 || exit 75", "", 75},
-           {"false", "rank 0 of 2 failed first: exit code 1\n", 1},
+           {"false", " of 2 failed first: exit code 1\n", 1},
            {"exit 7", "exit code 7\n", 7},
            {"test $RANK = 0 && exec sleep 100; exit 7", "rank 1 of 2 failed first: exit code 7", 7},
            {"test $RANK = 1 && exec sleep 100; kill -9 $$",
@@ -269,8 +269,10 @@ TEST(Run, EightRanksFitInto64DescriptorsAndFewerAreRefused) {
 TEST(Run, LogFilesHoldEachRanksOutput) {
   std::string folder = (std::filesystem::temp_directory_path() / "phalanx-run-XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const auto run = run_phalanx({"run", "--nproc-per-node=2", "--log-dir", folder + "/logs", "--",
-                                "sh", "-c", "echo out $RANK; echo error $RANK >&2; exit $RANK"});
+  const auto run =
+      run_phalanx({"run", "--nproc-per-node=2", "--log-dir", folder + "/logs", "--", "sh", "-c",
+                   "echo out $RANK; echo error $RANK >&2; "
+                   "test $RANK = 0 && exit 0; sleep 0.3; exit 1"});
   EXPECT_EQ(run.code, 1);
   for (int rank : {0, 1}) {
     std::ifstream file(text(folder, "/logs/rank-", rank, ".log"));
