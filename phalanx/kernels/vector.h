@@ -15,12 +15,12 @@ struct VectorOf;
 template <>
 struct VectorOf<float> {
   typedef float Type __attribute__((vector_size(64)));
-  typedef int32_t Bits __attribute__((vector_size(64)));
+  typedef uint32_t Bits __attribute__((vector_size(64)));
 };
 template <>
 struct VectorOf<double> {
   typedef double Type __attribute__((vector_size(64)));
-  typedef int64_t Bits __attribute__((vector_size(64)));
+  typedef uint64_t Bits __attribute__((vector_size(64)));
 };
 template <class T>
 using Vector = typename VectorOf<T>::Type;
@@ -67,11 +67,11 @@ template <class T>
 }
 
 /// e^x. float: a polynomial on [-ln 2 / 2, ln 2 / 2] and an exponent, within 2 units in the last
-/// place, 0 below the normal numbers; NaN stays NaN.
+/// place, 0 for x < -86.98 (results below 1.7e-38); NaN stays NaN.
 [[gnu::always_inline]] inline void exponential(Vector<float>& result, const Vector<float>& x) {
   using V = Vector<float>;
   using B = VectorOf<float>::Bits;
-  const V low = V{} - 87.33654f, high = V{} + 88.72283f;
+  const V low = V{} - 86.98f, high = V{} + 88.72283f;
   V clamped = x < low ? low : x;
   clamped = clamped > high ? high : clamped;
   const V magic = V{} + 0x1.8p23f;
@@ -86,7 +86,7 @@ template <class T>
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  // 2^k in two steps, because k may be 128.
+  // 2^k in two steps, because k may be 128; from -125 on 2^(k - 1) is a normal number.
   B exponent;
   __builtin_memcpy(&exponent, &shifted, sizeof(exponent));
   exponent = (exponent << 23) + ((127 - 1) << 23);

@@ -1,5 +1,6 @@
 #include "phalanx/models/gpt2.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "phalanx/nn/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>

@@ -1,5 +1,6 @@
 #include "phalanx/nn/cross_entropy.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <vector>

@@ -10,6 +10,7 @@
 #include "phalanx/kernels/layer_norm.h"
 #include "phalanx/kernels/parallel.h"
 #include "phalanx/kernels/residual.h"
+#include "phalanx/kernels/vector.h"
 
 namespace phalanx::kernels {
 namespace {
@@ -117,6 +118,25 @@ TEST(Kernels, PropagateWhatIsNotANumberAndSaturate) {
   norm.rows = 1, norm.columns = 7, norm.epsilon = 1e-5;
   layer_norm(norm);
   EXPECT_TRUE(y.isnan().all().item<bool>());
+}
+
+TEST(Kernels, ExponentialIsWithinTwoUnitsInTheLastPlace) {
+  auto exponential_of = [](float x) {
+    Vector<float> v = Vector<float>{} + x;
+    exponential(v, v);
+    return v[3];
+  };
+  for (float x = -86.97f; x < 88.7f; x += 0.00137f) {
+    const double exact = std::exp(double(x));
+    const double unit = double(std::nextafter(float(exact), INFINITY)) - double(float(exact));
+    ASSERT_LT(std::abs(double(exponential_of(x)) - exact), 2 * unit) << x;
+  }
+  EXPECT_EQ(exponential_of(0), 1);
+  EXPECT_EQ(exponential_of(-INFINITY), 0);
+  EXPECT_EQ(exponential_of(-1000), 0);
+  EXPECT_EQ(exponential_of(INFINITY), INFINITY);
+  EXPECT_EQ(exponential_of(1000), INFINITY);
+  EXPECT_TRUE(std::isnan(exponential_of(NAN)));
 }
 
 TEST(ParallelFor, CoversEveryIndexOnce) {
