@@ -35,7 +35,9 @@ class LocalPeers {
 
   void say_goodbye();
   void poll();  ///< reads what has come, without waiting
-  bool knows(int rank) const { return rank < int(peers_.size()) && peers_[rank].process != 0; }
+  bool knows(int rank) const {
+    return rank < int(peers_.size()) && peers_[rank].state != State::none;
+  }
   bool dead(int rank) const { return peers_.at(rank).state == State::dead; }
   bool left(int rank) const { return peers_.at(rank).state == State::left; }
   bool gone(int rank) const { return dead(rank) || left(rank); }

@@ -1,5 +1,8 @@
 #include "phalanx/comm/shared_communicator.h"
 
+#include <exception>
+
+#include "phalanx/base/text.h"
 #include "phalanx/comm/arguments.h"
 #include "phalanx/comm/shared_calls.h"
 
@@ -9,7 +12,12 @@ namespace {
 class SharedCommunicator : public Communicator {
  public:
   explicit SharedCommunicator(std::shared_ptr<shared::Group> group) : group_(std::move(group)) {}
-  ~SharedCommunicator() override { group_->close(); }
+  ~SharedCommunicator() override {
+    // Peers must not wait for a rank that is on its way out with an error.
+    if (std::uncaught_exceptions() > unwinding_)
+      group_->abort(text("rank ", rank(), " of group ", name(), " left with an error of its own"));
+    group_->close();
+  }
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
@@ -58,6 +66,7 @@ class SharedCommunicator : public Communicator {
 
  private:
   std::shared_ptr<shared::Group> group_;
+  const int unwinding_ = std::uncaught_exceptions();
 };
 
 }  // namespace

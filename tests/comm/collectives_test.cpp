@@ -175,7 +175,7 @@ void check_matrix(int ranks, Transport transport) {
                                             : transport == Transport::gloo ? "gloo"
                                                                            : "shared memory");
               for (auto dtype : dtypes)
-                for (int64_t count : {1, 7, 1000, 30011, 400003})
+                for (int64_t count : {0, 1, 7, 1000, 30011, 400003})
                   for (bool use_symmetric : {false, true}) {
                     if (count > 100000 && dtype != at::kFloat) continue;
                     if (count == 30011 && dtype == at::kShort) continue;

@@ -211,6 +211,27 @@ TEST(Failure, LeavingEarlyIsNoErrorUnlessNeeded) {
   });
 }
 
+TEST(Failure, RankWithAnErrorOfItsOwnHoldsNobodyUp) {
+  auto statuses = fork_ranks(2, [](const WorldInfo& info) {
+    auto world = World::join(info, {.deadline = seconds(30)});
+    auto group = world->group("dp", all_ranks(*world));
+    auto out = at::zeros({800000}), in = at::zeros({400000});
+    if (info.rank == 1) {
+      auto owed = group->all_gather(out, in, test_call);
+      fail(ExitCode::data, "token file is broken");
+    }
+    const auto begin = steady_clock::now();
+    expect_error(ExitCode::peer_lost, {"rank 1", "error of its own"}, [&] {
+      group->all_gather(out, in, test_call).wait();
+      group->barrier(test_call);
+    });
+    EXPECT_LT(seconds_since(begin), 2);
+    return 0;
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_EQ(WEXITSTATUS(statuses[1]), int(ExitCode::data));
+}
+
 TEST(Failure, AbortEndsTheWaitsOfAll) {
   run_ranks(3, [](World& world) {
     auto group = world.group("dp", all_ranks(world));
