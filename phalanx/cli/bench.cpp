@@ -16,6 +16,8 @@ constexpr Part parts[] = {
     {"comm", "collectives among ranks, beside Gloo and memcpy", phalanx::cli::bench_comm},
     {"compute", "matrix products, memory copies, AdamW: this machine's limits",
      phalanx::cli::bench_compute},
+    {"step", "a config's training step: tokens per second, share of the limit, memory",
+     phalanx::cli::bench_step},
 };
 
 }  // namespace

@@ -6,5 +6,6 @@ namespace phalanx::cli {
 // a file bench_NAME.cpp, a line here and a line in the table of bench.cpp.
 int bench_comm(int argc, char** argv);
 int bench_compute(int argc, char** argv);
+int bench_step(int argc, char** argv);
 
 }  // namespace phalanx::cli
