@@ -31,7 +31,10 @@ void print_help() {
                "usage: phalanx COMMAND [arguments]\n\ncommands:\n";
   for (const auto& command : table)
     std::cout << "  " << std::left << std::setw(10) << command.name << command.help << "\n";
-  std::cout << "\n`phalanx COMMAND --help` tells more. `phalanx --version` names the version.\n\n"
+  std::cout << "\nexamples:\n"
+               "  phalanx train configs/tiny.toml\n"
+               "  phalanx run --nproc-per-node 2 -- train configs/tiny.toml --train.steps=50\n"
+               "\n`phalanx COMMAND --help` tells more. `phalanx --version` names the version.\n\n"
                "exit codes: 0 done; 1 the check that was asked for failed; 2 usage or config;\n"
                "  3 environment; 4 a peer was lost; 5 data; 6 checkpoint; 75 interrupted after a "
                "save\n";
