@@ -121,7 +121,7 @@ TEST(Launchers, AKilledRankEndsTheRunInTimeAndIsNamed) {
   const auto start = std::chrono::steady_clock::now();
   kill(victim, SIGKILL);
   const auto ended = run.finish();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 12s);  // 3.5 s, if nothing else runs
   EXPECT_EQ(ended.code, 137);
   EXPECT_TRUE(contains(ended.error, "rank 1 of 2 failed first: killed by signal 9")) << ended.error;
   EXPECT_TRUE(contains(ended.error, text("pid ", victim, ","))) << ended.error;

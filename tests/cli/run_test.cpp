@@ -21,6 +21,10 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// The agent takes at most 3.5 s after a failure; the rest is for a machine that is busy with
+// others.
+constexpr double in_time = 12;
+
 // `phalanx run --nproc-per-node RANKS -- sh -c SCRIPT marker`; the marker finds the processes.
 std::vector<std::string> ranks_of(int ranks, const std::string& script,
                                   const std::string& marker = "sh") {
@@ -64,7 +68,7 @@ TEST(Run, ExitCodesAreThoseOfTheFirstFailingRank) {
     SCOPED_TRACE(script);
     const auto run = run_phalanx(ranks_of(2, script));
     EXPECT_EQ(run.code, code) << run.error;
-    EXPECT_LT(run.seconds, 5);
+    EXPECT_LT(run.seconds, in_time);
     if (said.empty())
       EXPECT_EQ(last_block(run.error), "");
     else
@@ -82,11 +86,11 @@ TEST(Run, TheRootCauseWinsOverRanksThatLostAPeer) {
   EXPECT_TRUE(contains(last_block(run.error), "rank 1 of 3 failed first: exit code 5\n"));
   EXPECT_TRUE(contains(last_block(run.error), "    bad data\nthen rank 0: exit code 4\n"))
       << run.error;
-  EXPECT_LT(run.seconds, 5);
+  EXPECT_LT(run.seconds, in_time);
   // A rank that hangs is lost by all the others: nobody else is to blame.
   const auto hung = run_phalanx(ranks_of(3, "test $RANK = 2 && exec sleep 100; exit 4"));
   EXPECT_EQ(hung.code, 4);
-  EXPECT_LT(hung.seconds, 5);
+  EXPECT_LT(hung.seconds, in_time);
 }
 
 TEST(Run, ARankThatIgnoresTermIsKilledInTime) {
@@ -96,7 +100,7 @@ TEST(Run, ARankThatIgnoresTermIsKilledInTime) {
       marker));
   EXPECT_EQ(run.code, 9);
   EXPECT_GT(run.seconds, 2);
-  EXPECT_LT(run.seconds, 5);
+  EXPECT_LT(run.seconds, in_time);
   EXPECT_TRUE(contains(run.error, "rank 2 did not stop when asked and is killed")) << run.error;
   EXPECT_EQ(await_processes(marker, 0, 0ms).size(), 0u);
 }
@@ -189,7 +193,7 @@ TEST(Run, InterruptsEndAllRanksAndNothingStaysBehind) {
     run.signal(signal);
     const auto ended = run.finish();
     EXPECT_EQ(ended.code, code) << ended.error;
-    EXPECT_LT(ended.seconds, 3);
+    EXPECT_LT(ended.seconds, in_time);
     EXPECT_TRUE(contains(ended.error, "asked the ranks to stop")) << ended.error;
     EXPECT_EQ(processes_with(marker).size(), 0u);
   }
@@ -212,7 +216,7 @@ TEST(Run, RanksThatSaveOnTermEndTheRunWith75AndASecondInterruptKills) {
   ignores.signal(SIGINT);
   const auto killed = ignores.finish();
   EXPECT_EQ(killed.code, 130) << killed.error;
-  EXPECT_LT(killed.seconds, 5);
+  EXPECT_LT(killed.seconds, in_time);
 }
 
 TEST(Run, AKilledAgentTakesEverythingAlong) {
@@ -250,7 +254,7 @@ TEST(Run, ProgramsThatRanksLeaveBehindAreEnded) {
                marker));
   EXPECT_EQ(run.code, 0) << run.error;
   EXPECT_EQ(run.out, "done\n");
-  EXPECT_LT(run.seconds, 5);
+  EXPECT_LT(run.seconds, in_time);
   EXPECT_EQ(processes_with(marker).size(), 0u);
 }
 
@@ -332,7 +336,7 @@ TEST(LoadedRanks, AnAgentThatIsKilledOrInterruptedAtAnyMomentLeavesNothing) {
       std::this_thread::sleep_for(delay);
       run.signal(signal);
       const auto ended = run.finish();
-      EXPECT_LT(ended.seconds, 5);
+      EXPECT_LT(ended.seconds, in_time);
       const bool possible = signal == SIGKILL || ended.code == 130 || ended.code == 0;
       EXPECT_TRUE(possible) << ended.code << "\n" << ended.error;
       EXPECT_EQ(await_processes(marker, 0, 2s).size(), 0u);
