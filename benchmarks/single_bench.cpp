@@ -11,7 +11,7 @@
 #include <string>
 
 #include "phalanx/autograd/op.h"
-#include "phalanx/base/error.h"
+#include "phalanx/device/memory.h"
 #include "phalanx/models/model.h"
 #include "phalanx/nn/init.h"
 #include "phalanx/optim/optimizer.h"
@@ -123,6 +123,7 @@ void run(const Size& size, int64_t batch, int steps) {
 }  // namespace phalanx
 
 int main(int argc, char** argv) {
+  phalanx::keep_freed_memory();
   const std::string name = argc > 1 ? argv[1] : "tiny";
   at::set_num_threads(argc > 4 ? std::atoi(argv[4]) : 2);
   for (const auto& size : phalanx::sizes)
