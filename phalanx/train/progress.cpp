@@ -51,11 +51,11 @@ std::string duration_text(double seconds) {
 
 std::string progress_line(const StepMetrics& metrics, int64_t steps, double limit_share,
                           double eta_seconds) {
-  std::string line = format("step %lld/%lld  loss %.4g  norm %.3g  lr %.2g  ",
+  std::string line = format("step %lld/%lld  loss %.4g  norm %.2g  lr %.2g  ",
                             static_cast<long long>(metrics.step), static_cast<long long>(steps),
                             metrics.loss, metrics.grad_norm, metrics.lr) +
                      count_text(metrics.tokens_per_s) + " tok/s  ";
-  if (limit_share >= 0) line += format("%.0f%% of GEMM  ", 100 * limit_share);
+  if (limit_share >= 0) line += format("%.0f%% GEMM  ", 100 * limit_share);
   line += bytes_text(static_cast<double>(metrics.peak_memory_bytes));
   line += "  ETA " + duration_text(eta_seconds);
   return line;

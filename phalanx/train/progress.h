@@ -8,7 +8,7 @@
 
 namespace phalanx {
 
-/// "step 120/600  loss 2.1342  norm 0.81  lr 3.0e-04  12.3k tok/s  41% of GEMM  412 MB  ETA 0:42":
+/// "step 120/600  loss 2.1342  norm 0.81  lr 3.0e-04  12.3k tok/s  41% GEMM  412 MB  ETA 0:42":
 /// at most 100 columns. `limit_share`: of the machine's matrix products; negative: not known.
 std::string progress_line(const StepMetrics& metrics, int64_t steps, double limit_share,
                           double eta_seconds);
