@@ -33,6 +33,7 @@ class Moved : public Pending {
   void wait() override {
     if (complete_) return;
     group_->check();
+    const auto begin = std::chrono::steady_clock::now();
     try {
       if (work) wait_for(*work);
       if (second.valid()) {
@@ -45,6 +46,7 @@ class Moved : public Pending {
       const std::string message = error.what();
       group_->fail_group(what_, message.substr(0, message.find('\n')));
     }
+    group_->ledger.add_wait(std::chrono::steady_clock::now() - begin);
     complete_ = true;
     if (finish) finish();
     finish = nullptr;

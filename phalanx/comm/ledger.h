@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,6 +22,9 @@ class Ledger {
   int64_t total() const;
   void reset();  ///< all rows to zero
 
+  /// Time for which this rank stood still because peers had not arrived.
+  std::chrono::nanoseconds waited{0};
+
  private:
   Rows rows_;
 };
@@ -30,6 +34,7 @@ class LedgerRows {
  public:
   LedgerRows(Ledger& ledger, std::string group) : ledger_(ledger), group_(std::move(group)) {}
   void add(std::string_view purpose, int64_t bytes);
+  void add_wait(std::chrono::nanoseconds time) { ledger_.waited += time; }
 
  private:
   Ledger& ledger_;

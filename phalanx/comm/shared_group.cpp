@@ -310,6 +310,11 @@ void Group::wait_until(c10::function_ref<bool()> ready,
       if (ready()) return;
     }
   const auto begin = Clock::now();
+  struct Waiting {
+    LedgerRows& ledger;
+    Clock::time_point begin;
+    ~Waiting() { ledger.add_wait(Clock::now() - begin); }
+  } waiting{ledger, begin};
   auto looked = begin;
   Bell& bell = host_->own_bell();
   int yielded = 0;

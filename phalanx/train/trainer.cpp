@@ -60,6 +60,7 @@ double Trainer::sum_over_ranks(double value, std::string_view purpose) {
 
 StepMetrics Trainer::train_step() {
   const Ledger::Rows before = world_->ledger().snapshot();
+  const auto waited = world_->ledger().waited;
   DataParallel& engine = model_->engine();
   const int64_t tokens = batches_->counted_tokens(consumed_);
   const int64_t count = batches_->microbatches();
@@ -85,6 +86,8 @@ StepMetrics Trainer::train_step() {
   metrics.loss = loss;
   metrics.grad_norm = norm;
   metrics.comm_bytes = difference(world_->ledger().snapshot(), before);
+  metrics.comm_wait_ms =
+      std::chrono::duration<double, std::milli>(world_->ledger().waited - waited).count();
   return metrics;
 }
 

@@ -186,6 +186,8 @@ TEST(Trainer, WritesItsRunFolder) {
     for (const char* field : {"loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "comm_wait_ms"})
       EXPECT_TRUE(line.at(field).is_number()) << field;
     EXPECT_GT(line.at("peak_memory_bytes"), 0);
+    EXPECT_GE(line.at("comm_wait_ms"), 0);
+    EXPECT_LE(line.at("comm_wait_ms"), 3 * line.at("step_ms").get<double>());
     int64_t gradients = 0;
     for (const auto& [row, bytes] : line.at("comm_bytes").items())
       if (row.find("/gradients") != std::string::npos) gradients += bytes.get<int64_t>();
