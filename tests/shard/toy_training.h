@@ -48,8 +48,9 @@ class ToyTraining {
     engine_.begin_microbatch(last);
     at::Tensor hidden = matmul(at::ones({1, 5}, at::kFloat), model_.in);
     for (size_t i = 0; i < model_.blocks.size(); ++i)
-      hidden = engine_.run(i + 1, {hidden},
-                           [&](const Tensors& in) { return model_.blocks[i]->forward(in, {}); })[0];
+      hidden = engine_.run(i + 1, {hidden}, [&](const Tensors& in) {
+        return model_.blocks[i]->forward({in_block ? in_block(in[0]) : in[0]}, {});
+      })[0];
     return matmul(hidden, model_.out).sum();
   }
 
@@ -80,6 +81,7 @@ class ToyTraining {
   }
 
   DataParallel& engine() { return engine_; }
+  std::function<at::Tensor(const at::Tensor&)> in_block;  ///< on every block's input; null: nothing
 
   /// Elements with padding: of the root, and of all blocks.
   int64_t root_elements() { return engine_.unit(0).plan().padded; }
