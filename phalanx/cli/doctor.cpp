@@ -94,12 +94,12 @@ Json machine(Problems& problems) {
 
 // Memory that ranks share travels as a descriptor over a local socket.
 bool can_share_memory() {
-  const OpenFile segment(memfd_create("phalanx doctor", MFD_CLOEXEC));
+  const Descriptor segment(memfd_create("phalanx doctor", MFD_CLOEXEC));
   int ends[2];
   if (!segment.open() || ftruncate(segment.get(), 4096) != 0 ||
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return false;
-  const OpenFile here(ends[0]), there(ends[1]);
+  const Descriptor here(ends[0]), there(ends[1]);
   char byte = 0;
   iovec part{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -119,7 +119,7 @@ bool can_share_memory() {
   if (!header || header->cmsg_type != SCM_RIGHTS) return false;
   int received = -1;
   std::memcpy(&received, CMSG_DATA(header), sizeof(int));
-  const OpenFile arrived(received);
+  const Descriptor arrived(received);
   void* mapped = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, arrived.get(), 0);
   if (mapped == MAP_FAILED) return false;
   munmap(mapped, 4096);
@@ -128,7 +128,7 @@ bool can_share_memory() {
 
 bool can_connect() {
   const Listener listener = listen_on(0);
-  const OpenFile socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(listener.port));

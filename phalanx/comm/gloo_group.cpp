@@ -37,7 +37,7 @@ std::string address_towards(const std::string& host, int port) {
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
     char text[INET6_ADDRSTRLEN] = {};
-    if (!probe || connect(probe.get(), each->ai_addr, each->ai_addrlen) != 0 ||
+    if (!probe.open() || connect(probe.get(), each->ai_addr, each->ai_addrlen) != 0 ||
         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
         getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof(text), nullptr, 0,
                     NI_NUMERICHOST) != 0)

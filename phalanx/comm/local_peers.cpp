@@ -34,7 +34,7 @@ socklen_t fill_address(sockaddr_un& address, const std::string& name) {
 
 Descriptor new_socket() {
   Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  require(bool(made), ExitCode::environment, "cannot open a local socket: ", std::strerror(errno),
+  require(made.open(), ExitCode::environment, "cannot open a local socket: ", std::strerror(errno),
           "; raise the limit on open files (ulimit -n)");
   return made;
 }
@@ -145,7 +145,8 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
     Descriptor none;
     ucred credentials{};
     socklen_t length = sizeof(credentials);
-    if (!made || getsockopt(made.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
+    if (!made.open() ||
+        getsockopt(made.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
         credentials.uid != geteuid() || receive_message(made.get(), header, none, 0) != 1 ||
         header.kind != Header::hello || header.rank <= rank_ || header.rank >= int(peers_.size()) ||
         peers_[header.rank].state != State::none)

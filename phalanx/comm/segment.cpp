@@ -10,10 +10,6 @@
 
 namespace phalanx {
 
-Descriptor::~Descriptor() {
-  if (value_ >= 0) close(value_);
-}
-
 Mapping::Mapping(const Descriptor& descriptor, int64_t bytes) : bytes_(bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   require(data != MAP_FAILED, ExitCode::environment, "cannot map a shared segment of ", bytes,
@@ -35,7 +31,7 @@ void Mapping::discard(int64_t offset, int64_t bytes) {
 
 Descriptor make_segment(const std::string& name, int64_t bytes) {
   Descriptor descriptor(memfd_create(name.c_str(), MFD_CLOEXEC));
-  require(bool(descriptor), ExitCode::environment, "cannot create a shared segment for ", name,
+  require(descriptor.open(), ExitCode::environment, "cannot create a shared segment for ", name,
           ": ", std::strerror(errno), "; raise the limit on open files (ulimit -n)");
   require(ftruncate(descriptor.get(), bytes) == 0, ExitCode::environment,
           "cannot make the shared segment ", name, " ", bytes,

@@ -34,7 +34,7 @@ Descriptor listen_on(int port) {
   };
   for (const int family : {AF_INET6, AF_INET}) {
     Descriptor made(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!made) continue;
+    if (!made.open()) continue;
     const int yes = 1, no = 0;
     setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     sockaddr_in6 address6{};
@@ -98,7 +98,7 @@ bool reachable(const WorldInfo& info, Clock::time_point deadline) {
       bool connected = false;
       for (addrinfo* each = found; each && !connected; each = each->ai_next) {
         Descriptor probe(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        if (!probe) continue;
+        if (!probe.open()) continue;
         connected = connect(probe.get(), each->ai_addr, each->ai_addrlen) == 0;
         if (connected || errno != EINPROGRESS) continue;
         pollfd wait{probe.get(), POLLOUT, 0};
@@ -140,7 +140,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
   Descriptor listener;
   if (options.isServer) {
     listener = inherited_listener();
-    if (!listener) listener = listen_on(info.master_port);
+    if (!listener.open()) listener = listen_on(info.master_port);
     options.masterListenFd = fcntl(listener.get(), F_DUPFD_CLOEXEC, 3);  // the store's own
   }
   c10::intrusive_ptr<c10d::Store> store;

@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "phalanx/launch/open_file.h"
+#include "phalanx/launch/pipe.h"
 
 namespace phalanx {
 
@@ -18,7 +18,7 @@ class Guard {
 
  private:
   pid_t process_ = -1;
-  OpenFile channel_;
+  Descriptor channel_;
 };
 
 }  // namespace phalanx

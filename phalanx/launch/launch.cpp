@@ -15,14 +15,14 @@ namespace phalanx {
 namespace {
 
 // The signals that the agent reads from a descriptor; `before` gets the mask as it was.
-OpenFile signal_descriptor(sigset_t* before) {
+Descriptor signal_descriptor(sigset_t* before) {
   signal(SIGCHLD, SIG_DFL);  // if ignored, ends of children would go unreported
   signal(SIGPIPE, SIG_IGN);
   sigset_t mask;
   sigemptyset(&mask);
   for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&mask, number);
   sigprocmask(SIG_BLOCK, &mask, before);
-  OpenFile signals(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  Descriptor signals(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   require(signals.open(), ExitCode::environment, "signalfd failed: ", std::strerror(errno));
   return signals;
 }
@@ -54,7 +54,7 @@ int launch(LaunchOptions options) {
   plan.ranks = options.ranks;
   plan.prepare = std::move(options.prepare);
   plan.body = std::move(options.body);
-  const OpenFile signals = signal_descriptor(&plan.signal_mask);
+  const Descriptor signals = signal_descriptor(&plan.signal_mask);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Sink out(STDOUT_FILENO), errors(STDERR_FILENO);
   Supervisor supervisor(options.ranks, options.own_command, options.log_dir, out, errors);

@@ -25,7 +25,7 @@ int available_cores() {
 }
 
 Listener listen_on(int port) {
-  Listener listener{OpenFile(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), port};
+  Listener listener{Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), port};
   const int on = 1;
   setsockopt(listener.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address{};

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "phalanx/launch/open_file.h"
+#include "phalanx/launch/pipe.h"
 
 namespace phalanx {
 
@@ -14,7 +14,7 @@ int available_cores();
 /// A socket that listens on the loopback interface; port 0 takes a free one. Throws
 /// Error(environment) that names a port in use.
 struct Listener {
-  OpenFile socket;
+  Descriptor socket;
   int port = 0;
 };
 Listener listen_on(int port);

@@ -146,7 +146,7 @@ Pipe make_channel(const Sink& sink, bool may_be_terminal) {
           "cannot make a terminal for rank 0: ", std::strerror(errno),
           "; send the output to a file or through `| cat`");
   for (int descriptor : {ours, theirs}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  return {OpenFile(ours), OpenFile(theirs)};
+  return {Descriptor(ours), Descriptor(theirs)};
 }
 
 }  // namespace phalanx

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "phalanx/launch/open_file.h"
+#include "phalanx/launch/pipe.h"
 
 namespace phalanx {
 
@@ -40,7 +40,7 @@ class Sink {
 /// What one rank writes to one of its streams, cut into lines.
 class RankStream {
  public:
-  RankStream(int rank, OpenFile source, Sink& sink, int log, std::deque<std::string>* last_lines)
+  RankStream(int rank, Descriptor source, Sink& sink, int log, std::deque<std::string>* last_lines)
       : rank_(rank), source_(std::move(source)), sink_(&sink), log_(log), last_(last_lines) {}
 
   /// Reads what is there. Closes at the end of file, and when the sink's reader has gone.
@@ -58,7 +58,7 @@ class RankStream {
   void close();
 
   int rank_;
-  OpenFile source_;
+  Descriptor source_;
   Sink* sink_;
   int log_;                        // descriptor of the rank's log file, or -1
   std::deque<std::string>* last_;  // the last lines are kept here; null: not kept

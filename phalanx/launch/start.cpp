@@ -41,7 +41,7 @@ void set_input(int rank) {
   }
 }
 
-[[noreturn]] void become_rank(BirthPlan& plan, int rank, OpenFile go, pid_t agent) {
+[[noreturn]] void become_rank(BirthPlan& plan, int rank, Descriptor go, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_NAME, text("phalanx:", rank).c_str());
   set_input(rank);
@@ -69,7 +69,7 @@ void set_input(int rank) {
   _exit(code);  // destructors of LibTorch's static objects would take 0.1 s of every rank
 }
 
-[[noreturn]] void template_process(BirthPlan& plan, OpenFile pids, OpenFile go, pid_t agent) {
+[[noreturn]] void template_process(BirthPlan& plan, Descriptor pids, Descriptor go, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_NAME, "phalanx loader");
   prctl(PR_SET_PDEATHSIG, SIGKILL);

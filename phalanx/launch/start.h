@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "phalanx/launch/node.h"
-#include "phalanx/launch/open_file.h"
+#include "phalanx/launch/pipe.h"
 
 namespace phalanx {
 
 /// What the ranks get at birth.
 struct BirthPlan {
   int ranks = 0;
-  std::function<void()> prepare;          ///< in the template, once: loads what all ranks share
-  std::function<int()> body;              ///< in each rank; its result is the exit code
-  std::vector<OpenFile> outputs, errors;  ///< each rank's stdout and stderr
-  OpenFile master;                        ///< listening socket for rank 0, or none
+  std::function<void()> prepare;            ///< in the template, once: loads what all ranks share
+  std::function<int()> body;                ///< in each rank; its result is the exit code
+  std::vector<Descriptor> outputs, errors;  ///< each rank's stdout and stderr
+  Descriptor master;                        ///< listening socket for rank 0, or none
   std::vector<Environment> environments;
   sigset_t signal_mask{};  ///< to restore
 };
@@ -28,8 +28,8 @@ struct BirthPlan {
 /// which the caller does after it has reaped the template.
 struct Birth {
   pid_t process = -1;  ///< of the template
-  OpenFile pids;       ///< one pid_t per rank, in order
-  OpenFile go;
+  Descriptor pids;     ///< one pid_t per rank, in order
+  Descriptor go;
 };
 
 /// The calling process has one thread. The template ends with an exit code of ours if it fails.

@@ -40,13 +40,14 @@ Supervisor::Supervisor(int ranks, bool own_command, std::string log_dir, Sink& o
   if (log_dir_.empty()) return;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string path = log_file(rank);
-    ranks_[rank].log = OpenFile(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    ranks_[rank].log =
+        Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     require(ranks_[rank].log.open(), ExitCode::environment, "cannot write ", path, ": ",
             std::strerror(errno), "; give another --log-dir");
   }
 }
 
-OpenFile Supervisor::add_stream(int rank, bool is_error) {
+Descriptor Supervisor::add_stream(int rank, bool is_error) {
   Sink& sink = is_error || rank != 0 ? error_ : out_;
   Pipe channel = make_channel(is_error ? error_ : out_, rank == 0);
   Rank& owner = ranks_[rank];

@@ -20,7 +20,7 @@ class Supervisor {
   Supervisor(int ranks, bool own_command, std::string log_dir, Sink& out, Sink& error);
 
   /// The rank's end of a stream, which the caller hands on to start_ranks().
-  OpenFile add_stream(int rank, bool is_error);
+  Descriptor add_stream(int rank, bool is_error);
   /// Supervises until all ranks have ended; returns the run's exit code. `signals`: a signalfd.
   int run(Birth birth, int signals);
 
@@ -31,7 +31,7 @@ class Supervisor {
     bool ended = false, told = false;  // told: by a signal of ours, before it ended
     int status = 0;
     std::deque<std::string> last_lines;
-    OpenFile log;
+    Descriptor log;
     std::list<RankStream> streams;
   };
 

@@ -19,7 +19,7 @@ std::string drain(Sink& sink, int reader) {
   return seen;
 }
 
-void put(const OpenFile& to, const std::string& bytes) {
+void put(const Descriptor& to, const std::string& bytes) {
   ASSERT_EQ(write(to.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
 }
 
@@ -83,7 +83,7 @@ TEST(Output, ASlowReaderBlocksNobody) {
 TEST(Output, ALiveLineSurvivesOtherRanksLines) {
   int ours, theirs;
   ASSERT_EQ(openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
-  const OpenFile screen(ours), terminal(theirs);
+  const Descriptor screen(ours), terminal(theirs);
   Sink sink(terminal.get());
   ASSERT_TRUE(sink.terminal());
   Pipe channel = make_channel(sink, true), one = make_pipe();
