@@ -141,10 +141,9 @@ def commands(args, size, case):
             f"--batch.micro={sequences // ranks}", "--optimizer.clip_norm=0"]
     torch = [args.python, str(HERE / "peers/torch_train.py"), f"--size={size}",
              f"--strategy={case}", f"--batch={sequences // ranks}", "--steps=0"]
-    rows = {"phalanx": (ours, {}), "torch": (torch, {}), "torch+malloc": (torch, KEEP_MEMORY)}
-    if args.compile:
-        rows["torch+compile"] = (torch + ["--compile"], {})
-    return rows
+    peers = {"torch": (torch, {}), "torch+malloc": (torch, KEEP_MEMORY),
+             "torch+compile": (torch + ["--compile"], {})}
+    return {"phalanx": (ours, {})} | {name: peers[name] for name in args.peers}
 
 
 def run_pairs(args, size, case, rows, log):
@@ -201,7 +200,8 @@ def main():
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--quick", action="store_true", help="3 pairs")
-    parser.add_argument("--compile", action="store_true", help="a torch.compile row, too")
+    parser.add_argument("--peers", nargs="+", choices=["torch", "torch+malloc", "torch+compile"],
+                        default=["torch", "torch+malloc"])
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"))
     parser.add_argument("--out", default=str(HERE / "results/compare.jsonl"))
     args = parser.parse_args()
