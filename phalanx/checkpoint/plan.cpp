@@ -9,6 +9,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/box.h"
+#include "phalanx/device/dtype.h"
 
 namespace phalanx {
 namespace {

@@ -4,32 +4,9 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/box.h"
+#include "phalanx/device/dtype.h"
 
 namespace phalanx {
-
-Dtype dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return Dtype::float64;
-    case at::kFloat:
-      return Dtype::float32;
-    case at::kBFloat16:
-      return Dtype::bfloat16;
-    case at::kHalf:
-      return Dtype::float16;
-    case at::kLong:
-      return Dtype::int64;
-    case at::kInt:
-      return Dtype::int32;
-    case at::kShort:
-      return Dtype::int16;
-    case at::kByte:
-      return Dtype::uint8;
-    default:
-      fail(ExitCode::checkpoint, "checkpoints cannot hold tensors of type ",
-           c10::toString(tensor.scalar_type()));
-  }
-}
 
 std::vector<StateEntry> shard_entries(const ParameterSpec& spec, int64_t begin, int64_t end,
                                       const at::Tensor& shard, const std::string& role) {

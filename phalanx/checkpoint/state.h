@@ -40,7 +40,4 @@ std::vector<StateEntry> whole_entries(const ParameterSpec& spec, const at::Tenso
 /// A tensor that belongs to no parameter (a scalar of the optimizer, for example), held whole.
 StateEntry whole_entry(std::string name, std::string role, const at::Tensor& tensor);
 
-/// Error(checkpoint) for types that checkpoints do not know.
-Dtype dtype_of(const at::Tensor& tensor);
-
 }  // namespace phalanx

@@ -20,28 +20,6 @@ std::vector<UnitParameters> units_of(Model& model) {
 
 }  // namespace
 
-at::ScalarType scalar_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float64:
-      return at::kDouble;
-    case Dtype::float32:
-      return at::kFloat;
-    case Dtype::bfloat16:
-      return at::kBFloat16;
-    case Dtype::float16:
-      return at::kHalf;
-    case Dtype::int64:
-      return at::kLong;
-    case Dtype::int32:
-      return at::kInt;
-    case Dtype::int16:
-      return at::kShort;
-    case Dtype::uint8:
-      return at::kByte;
-  }
-  fail(ExitCode::usage, "no element type ", static_cast<int>(dtype));
-}
-
 std::unique_ptr<Communicator> group_of_all_ranks(World& world) {
   const int size = world.info().size;
   if (size == 1) return single_communicator("world");

@@ -8,6 +8,7 @@
 #include "phalanx/checkpoint/state.h"
 #include "phalanx/comm/mesh.h"
 #include "phalanx/data/batches.h"
+#include "phalanx/device/dtype.h"
 #include "phalanx/models/model.h"
 #include "phalanx/shard/data_parallel.h"
 
@@ -68,8 +69,5 @@ class ParallelModel {
   size_t unit_ = 0;  ///< that runs now, for errors
   const char* pass_ = "forward";
 };
-
-/// LibTorch's name of an element type.
-at::ScalarType scalar_type(Dtype dtype);
 
 }  // namespace phalanx

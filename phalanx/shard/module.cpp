@@ -7,16 +7,10 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/text.h"
+#include "phalanx/device/dtype.h"
 
 namespace phalanx {
 namespace {
-
-Dtype dtype_of(const at::Tensor& tensor, const std::string& name) {
-  if (tensor.scalar_type() == at::kFloat) return Dtype::float32;
-  if (tensor.scalar_type() == at::kDouble) return Dtype::float64;
-  fail(ExitCode::usage, "parameter ", name, ": dtype ", tensor.scalar_type(),
-       "; a sharded module needs float32 or float64");
-}
 
 // The module's own tensor becomes the parameter: its handles stay valid, its memory is the unit's.
 Parameter adopt(const std::string& name, const at::Tensor& tensor) {
@@ -67,7 +61,7 @@ ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::M
               " beside ", first->scalar_type(), "; a sharded module needs one dtype");
     }
   require(first != nullptr, ExitCode::usage, "the module has no parameters; nothing to shard");
-  layout.compute = layout.master = layout.reduce_dtype = dtype_of(*first, "root");
+  layout.compute = layout.master = layout.reduce_dtype = dtype_of(*first);
   engine_ = std::make_unique<DataParallel>(layout, group, device, std::move(units),
                                            from_rank_zero(group));
   for (size_t i = 0; i < engine_->unit_count(); ++i) {

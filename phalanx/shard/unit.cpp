@@ -6,23 +6,9 @@
 #include "phalanx/autograd/op.h"
 #include "phalanx/autograd/storage.h"
 #include "phalanx/base/error.h"
+#include "phalanx/device/dtype.h"
 
 namespace phalanx {
-namespace {
-
-at::ScalarType scalar_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float32:
-      return at::kFloat;
-    case Dtype::float64:
-      return at::kDouble;
-    default:
-      fail(ExitCode::usage, "dtype ", name(dtype), " of a unit; use float32 or float64");
-  }
-}
-
-}  // namespace
-
 Unit::Unit(UnitPlan plan, std::vector<Parameter> parameters, const Layout& layout,
            Communicator& group, Device& device, GradientRing* ring)
     : plan_(std::move(plan)),
@@ -40,6 +26,8 @@ Unit::Unit(UnitPlan plan, std::vector<Parameter> parameters, const Layout& layou
           "; they must be the same dtype in this version");
   require(plan_.shards == 1 || plan_.shards == group.size(), ExitCode::usage, "unit ", name(),
           ": cut in ", plan_.shards, " shards for a group of ", group.size(), " ranks");
+  require(plan_.compute == Dtype::float32 || plan_.compute == Dtype::float64, ExitCode::usage,
+          "unit ", name(), ": dtype ", phalanx::name(plan_.compute), "; use float32 or float64");
   allocate_values();
   allocate_gradients(layout);
 }
