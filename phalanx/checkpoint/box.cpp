@@ -31,6 +31,8 @@ int64_t flat_index(const std::vector<int64_t>& coordinates, const std::vector<in
 }
 
 std::string to_string(const Box& box) {
+  if (box.offset.size() != box.size.size())  // from a broken manifest
+    return text("offset [", join(box.offset), "] size [", join(box.size), "]");
   std::vector<std::string> slices;
   for (size_t dim = 0; dim < box.offset.size(); ++dim)
     slices.push_back(text(box.offset[dim], ":", box.offset[dim] + box.size[dim]));

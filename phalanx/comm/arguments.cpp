@@ -83,6 +83,11 @@ void check_all_to_all(const Communicator& group, const at::Tensor& out,
   };
   refuse("the output", out, out_splits);
   refuse("the input", in, in_splits);
+  const auto own = static_cast<size_t>(group.rank());
+  require(in_splits[own] == out_splits[own], ExitCode::usage, "all_to_all in group ", group.name(),
+          " (", call.purpose, " of ", call.unit, "): rank ", own, " has ", in_splits[own],
+          " rows for itself in the input and room for ", out_splits[own],
+          " in the output; make both equal");
   require(out.scalar_type() == in.scalar_type() && out.sizes().slice(1) == in.sizes().slice(1),
           ExitCode::usage, "all_to_all in group ", group.name(), " (", call.purpose, " of ",
           call.unit, "): rows of input and output differ in shape or type");

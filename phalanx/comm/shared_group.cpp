@@ -220,7 +220,7 @@ int64_t Group::reserve_ring(uint64_t number, int64_t bytes) {
 
 void Group::stage(uint64_t number, const void* data, int64_t bytes) {
   const int64_t offset = reserve_ring(number, bytes);
-  std::memcpy(control_data(rank_) + offset, data, bytes);
+  if (bytes > 0) std::memcpy(control_data(rank_) + offset, data, bytes);
   Location& location = slot(rank_, number).location;
   location.place = Place::ring;
   location.offset = offset;

@@ -151,7 +151,7 @@ TokenFileHeader TokenFileWriter::finish() {
 TokenFile::TokenFile(const std::string& path, int64_t vocab_size)
     : path_(path), vocab_size_(vocab_size), mapped_(path, ExitCode::data) {
   const auto bytes = mapped_.bytes();
-  std::memcpy(&header_, bytes.data(), std::min(bytes.size(), sizeof(header_)));
+  if (!bytes.empty()) std::memcpy(&header_, bytes.data(), std::min(bytes.size(), sizeof(header_)));
   const std::string defect = header_defect(header_, bytes.size());
   require(defect.empty(), ExitCode::data, path, " ", defect);
   require(vocab_size == 0 || header_.max_token < static_cast<uint64_t>(vocab_size), ExitCode::data,

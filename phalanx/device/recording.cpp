@@ -60,7 +60,8 @@ Stream RecordingDevice::stream(std::string_view name) {
 
 RecordingDevice::Buffer* RecordingDevice::find(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || buffers_.empty()) return nullptr;
-  if (tensor.storage().nbytes() == 0 || tensor.numel() == 0) return nullptr;
+  if (tensor.numel() == 0 || tensor.storage().nbytes() == 0 || !tensor.storage().data())
+    return nullptr;
   char* address = static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()));
   auto next = buffers_.upper_bound(address);
   if (next == buffers_.begin()) return nullptr;

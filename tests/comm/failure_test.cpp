@@ -84,7 +84,7 @@ TEST(Failure, MismatchNamesBothSidesOnEveryRank) {
 TEST(Failure, UnevenSplitsThatDisagree) {
   run_ranks(2, [](World& world) {
     auto group = world.group("ep", all_ranks(world));
-    const std::vector<int64_t> in{1, 2}, out{1, world.info().rank == 0 ? 1 : 3};
+    const std::vector<int64_t> in{1, 2}, out{1, world.info().rank == 0 ? 1 : 2};
     expect_error(ExitCode::peer_lost, {"disagree", "all_to_all", "which expects"}, [&] {
       group->all_to_all(at::zeros({out[0] + out[1], 4}), out, at::zeros({3, 4}), in, test_call)
           .wait();
@@ -107,6 +107,10 @@ TEST(Failure, WrongArgumentsAreRefused) {
                  [&] { group->broadcast(at::zeros({4}), 2, test_call); });
     expect_error(ExitCode::usage, {"message", "peer must be another"},
                  [&] { group->send(at::zeros({4}), world.info().rank, 0, test_call); });
+    expect_error(ExitCode::usage, {"all_to_all", "rows for itself"}, [&] {
+      const std::vector<int64_t> in{1, 2}, out{2, 1};
+      group->all_to_all(at::zeros({3, 4}), out, at::zeros({3, 4}), in, test_call);
+    });
     expect_error(ExitCode::usage, {"dp", "exists already"},
                  [&] { world.group("dp", all_ranks(world)); });
     auto window = group->allocate_window(64).view(at::kFloat);
