@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -89,6 +90,10 @@ Group::Group(std::string name, std::vector<int> world_ranks, int rank,
 Group::~Group() = default;
 
 void Group::connect(bool one_host) {
+  // Gloo writes to sockets that a dead peer has closed; the default would end this rank in silence
+  // instead of with the name of the peer.
+  if (struct sigaction now{}; sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
+    signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> keys;
   for (int other = 0; other < size_; ++other) keys.push_back(text("here/", other));
   std::string why;

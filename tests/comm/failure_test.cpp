@@ -257,7 +257,10 @@ TEST(Failure, AbortEndsTheWaitsOfAll) {
     group->barrier(test_call);
     return 0;
   });
-  for (int status : statuses) EXPECT_EQ(WEXITSTATUS(status), int(ExitCode::peer_lost));
+  for (int status : statuses) {
+    EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), int(ExitCode::peer_lost));
+  }
 }
 
 }  // namespace
