@@ -1,0 +1,104 @@
+#include <ctime>
+#include <iomanip>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/manifest.h"
+#include "phalanx/cli/ckpt.h"
+#include "phalanx/cli/command.h"
+
+namespace phalanx::cli {
+namespace {
+
+struct Total {
+  int64_t tensors = 0, elements = 0, bytes = 0;
+};
+
+std::map<std::string, Total> totals(const Manifest& manifest) {
+  std::map<std::string, Total> by_role;
+  for (const auto& entry : manifest.entries) {
+    Total& total = by_role[entry.role];
+    ++total.tensors;
+    total.elements += element_count(entry.shape);
+    total.bytes += element_count(entry.shape) * size_of(entry.dtype);
+  }
+  return by_role;
+}
+
+std::string local_time(int64_t nanoseconds) {
+  const std::time_t seconds = nanoseconds / 1'000'000'000;
+  char written[64];
+  std::strftime(written, sizeof(written), "%Y-%m-%d %H:%M:%S", std::localtime(&seconds));
+  return written;
+}
+
+nlohmann::ordered_json value_json(const Value& value) {
+  return std::visit([](const auto& held) { return nlohmann::ordered_json(held); }, value);
+}
+
+nlohmann::ordered_json description(const std::string& path, const Manifest& manifest) {
+  nlohmann::ordered_json fields = {{"checkpoint", path},
+                                   {"format_version", Manifest::format_version},
+                                   {"step", manifest.run.step},
+                                   {"consumed_samples", manifest.run.consumed_samples},
+                                   {"created", manifest.created},
+                                   {"versions", manifest.run.versions},
+                                   {"values", nlohmann::ordered_json::object()},
+                                   {"files", manifest.files},
+                                   {"tensors", nlohmann::ordered_json::array()},
+                                   {"config", manifest.run.config}};
+  for (const auto& [key, value] : manifest.run.values) fields["values"][key] = value_json(value);
+  for (const auto& entry : manifest.entries)
+    fields["tensors"].push_back({{"name", entry.name},
+                                 {"role", entry.role},
+                                 {"dtype", name(entry.dtype)},
+                                 {"shape", entry.shape},
+                                 {"parts", entry.parts.size()}});
+  return fields;
+}
+
+void print_table(const std::string& path, const Manifest& manifest) {
+  const auto line = [](const std::string& key, const auto& value) {
+    std::cout << std::left << std::setw(18) << key << value << "\n";
+  };
+  line("checkpoint", path);
+  line("step", manifest.run.step);
+  line("consumed samples", manifest.run.consumed_samples);
+  line("saved", local_time(manifest.created));
+  for (const auto& [key, value] : manifest.run.versions) line(key, value);
+  for (const auto& [key, value] : manifest.run.values) line(key, value_json(value).dump());
+  for (const auto& [file, bytes] : manifest.files) line("file", text(file, "  ", bytes, " bytes"));
+  for (const auto& [role, total] : totals(manifest))
+    line(role,
+         text(total.tensors, " tensors, ", total.elements, " elements, ", total.bytes, " bytes"));
+  size_t width = 6;
+  for (const auto& entry : manifest.entries) width = std::max(width, entry.name.size());
+  std::cout << "\n"
+            << std::left << std::setw(static_cast<int>(width) + 2) << "tensor" << std::setw(14)
+            << "role" << std::setw(10) << "dtype" << std::setw(20) << "shape"
+            << "parts\n";
+  for (const auto& entry : manifest.entries)
+    std::cout << std::setw(static_cast<int>(width) + 2) << entry.name << std::setw(14) << entry.role
+              << std::setw(10) << name(entry.dtype) << std::setw(20) << shape_string(entry.shape)
+              << entry.parts.size() << "\n";
+}
+
+}  // namespace
+
+int ckpt_inspect(int argc, char** argv) {
+  CLI::App app("Step, versions and tensors of a checkpoint.", "phalanx ckpt inspect");
+  std::string path;
+  bool json = false;
+  app.add_option("checkpoint", path, "a folder step-N")->required();
+  app.add_flag("--json", json, "one JSON object");
+  if (!parse(app, argc, argv)) return 0;
+  const Manifest manifest = read_manifest(path);
+  if (json)
+    std::cout << description(path, manifest).dump() << "\n";
+  else
+    print_table(path, manifest);
+  return 0;
+}
+
+}  // namespace phalanx::cli
