@@ -3,6 +3,7 @@
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "phalanx/base/error.h"
@@ -23,13 +24,27 @@ Parameter adopt(const std::string& name, const at::Tensor& tensor) {
   return parameter;
 }
 
-// Every parameter of `module` that `seen` does not hold yet; a tied one is listed by both names.
-UnitParameters claim(const std::string& unit, const torch::nn::Module& module,
+using Names = std::map<const at::TensorImpl*, std::string>;
+
+// The names of all parameters; a tied one goes by its first.
+Names names_of(const torch::nn::Module& module) {
+  Names names;
+  for (const auto& item : module.named_parameters())
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  return names;
+}
+
+// Every parameter of `part` that `seen` does not hold yet.
+UnitParameters claim(const std::string& unit, const torch::nn::Module& part, const Names& names,
                      std::set<const at::TensorImpl*>& seen) {
   UnitParameters claimed{unit, {}};
-  for (const auto& item : module.named_parameters())
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
-      claimed.parameters.push_back(adopt(unit + "." + item.key(), item.value()));
+  for (const auto& item : part.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    const auto name = names.find(item.value().unsafeGetTensorImpl());
+    require(name != names.end(), ExitCode::usage, unit, " has the parameter ", item.key(),
+            ", which the module does not; blocks must be submodules of it");
+    claimed.parameters.push_back(adopt(name->second, item.value()));
+  }
   return claimed;
 }
 
@@ -46,12 +61,13 @@ Initializer from_rank_zero(Communicator& group) {
 
 ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::Module*> blocks,
                              Layout layout, Communicator& group, Device& device)
-    : blocks_(std::move(blocks)) {
+    : module_(module), blocks_(std::move(blocks)) {
+  const Names names = names_of(module);
   std::set<const at::TensorImpl*> seen;
   std::vector<UnitParameters> units(1);
   for (size_t i = 0; i < blocks_.size(); ++i)
-    units.push_back(claim(text("block ", i), *blocks_[i], seen));
-  units[0] = claim("root", module, seen);
+    units.push_back(claim(text("block ", i), *blocks_[i], names, seen));
+  units[0] = claim("root", module, names, seen);
   const at::Tensor* first = nullptr;
   for (const auto& unit : units)
     for (const auto& parameter : unit.parameters) {

@@ -31,7 +31,8 @@ namespace phalanx {
 class ShardedModule {
  public:
   /// `blocks`: submodules of `module` that become a unit each; what they do not hold is the root.
-  /// The layout's dtypes follow the module's parameters, which must all have one. Collective.
+  /// The layout's dtypes follow the module's parameters, which must all have one. Parameters keep
+  /// the names of module.named_parameters(); state for checkpoints: module_state.h. Collective.
   ShardedModule(torch::nn::Module& module, std::vector<torch::nn::Module*> blocks, Layout layout,
                 Communicator& group, Device& device);
 
@@ -55,8 +56,10 @@ class ShardedModule {
   /// optimizer gets.
   std::vector<at::Tensor> parameters() const { return leaves_; }
   DataParallel& engine() { return *engine_; }
+  torch::nn::Module& module() { return module_; }
 
  private:
+  torch::nn::Module& module_;
   std::vector<torch::nn::Module*> blocks_;
   std::unique_ptr<DataParallel> engine_;
   std::vector<at::Tensor> leaves_;
