@@ -87,7 +87,7 @@ void OutputFile::write_at(const void* data, int64_t bytes, int64_t offset) {
   bytes_ = std::max(bytes_, offset + bytes);
 }
 
-void OutputFile::sync_and_close() {
+void OutputFile::finish() {
   before("sync", path_);
   if (fsync(descriptor_) != 0) fail_system(code_, errno, "flush", path_);
   if (close(std::exchange(descriptor_, -1)) != 0) fail_system(code_, errno, "close", path_);
@@ -162,7 +162,7 @@ void replace_file(const std::string& path, std::string_view contents, ExitCode c
   const std::string aside = path + ".tmp";
   OutputFile file(aside, code);
   file.write(contents.data(), static_cast<int64_t>(contents.size()));
-  file.sync_and_close();
+  file.finish();
   rename_path(aside, path, code);
   sync_folder(folder_of(path), code);
 }

@@ -18,17 +18,40 @@ namespace phalanx {
 using DiskHook = std::function<void(std::string_view operation, const std::string& path)>;
 void set_disk_hook(DiskHook hook);
 
-/// A new file, written from start to end. `code` is that of the errors.
-class OutputFile {
+/// A file, or an object of a store, that is read at offsets.
+class Reader {
+ public:
+  Reader() = default;
+  virtual ~Reader() = default;
+  Reader(const Reader&) = delete;
+  void operator=(const Reader&) = delete;
+  virtual int64_t size() const = 0;
+  virtual const std::string& path() const = 0;
+  /// Exactly `bytes`, or an error.
+  virtual void read(void* out, int64_t bytes, int64_t offset) const = 0;
+};
+
+/// A new file, or object of a store, written from start to end.
+class Writer {
+ public:
+  Writer() = default;
+  virtual ~Writer() = default;  ///< without finish(): what was written is of no use
+  Writer(const Writer&) = delete;
+  void operator=(const Writer&) = delete;
+  virtual void write(const void* data, int64_t bytes) = 0;
+  virtual int64_t bytes() const = 0;  ///< written so far
+  virtual void finish() = 0;          ///< what was written survives a crash from here on
+};
+
+/// A new file. `code` is that of the errors.
+class OutputFile : public Writer {
  public:
   OutputFile(std::string path, ExitCode code);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  void operator=(const OutputFile&) = delete;
-  void write(const void* data, int64_t bytes);
+  ~OutputFile() override;
+  void write(const void* data, int64_t bytes) override;
   void write_at(const void* data, int64_t bytes, int64_t offset);
-  int64_t bytes() const { return bytes_; }
-  void sync_and_close();
+  int64_t bytes() const override { return bytes_; }
+  void finish() override;  ///< flushes and closes; the folder's entry is the caller's
 
  private:
   void put(const void* data, int64_t bytes, int64_t offset);
@@ -39,16 +62,13 @@ class OutputFile {
 };
 
 /// A file opened for reads at offsets.
-class InputFile {
+class InputFile final : public Reader {
  public:
   InputFile(std::string path, ExitCode code);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  void operator=(const InputFile&) = delete;
-  int64_t size() const { return size_; }
-  const std::string& path() const { return path_; }
-  /// Exactly `bytes`, or an error.
-  void read(void* out, int64_t bytes, int64_t offset) const;
+  ~InputFile() override;
+  int64_t size() const override { return size_; }
+  const std::string& path() const override { return path_; }
+  void read(void* out, int64_t bytes, int64_t offset) const override;
 
  private:
   std::string path_;

@@ -1,66 +1,79 @@
 #include "phalanx/checkpoint/folder.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
-#include <filesystem>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
+#include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
 namespace {
 
-namespace fs = std::filesystem;
-
-bool is_step_name(const std::string& name) {
-  return name.size() > 5 && name.starts_with("step-") &&
-         std::all_of(name.begin() + 5, name.end(), [](unsigned char c) { return std::isdigit(c); });
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error))
-    names.push_back(entry->path().filename().string());
-  require(!error || error == std::errc::no_such_file_or_directory, ExitCode::checkpoint,
-          "cannot read the folder of checkpoints ", folder, ": ", error.message());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-Candidate candidate(const std::string& path) {
+Candidate candidate(const Storage& storage, const std::string& name) {
   try {
-    const Manifest manifest = read_manifest(path);
-    const auto defects = size_defects(path, manifest);
-    return {path, defects.empty() ? manifest.created : 0, join(defects, "; ")};
+    const Manifest manifest = read_manifest(storage, name);
+    const auto defects = size_defects(storage, name, manifest);
+    return {name, defects.empty() ? manifest.created : 0, join(defects, "; ")};
   } catch (const std::exception& error) {
-    return {path, 0, error.what()};
+    return {name, 0, error.what()};
   }
 }
 
-// Puts `aside` in the place of the folder `target`, which exists.
-void replace(const std::string& aside, const std::string& target) {
-  if (renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
-  // This file system cannot exchange two names. Between the two renames only the older checkpoints
-  // are there; the next start removes the old one under its temporary name.
-  const std::string old = aside + "-old";
-  rename_path(target, old, ExitCode::checkpoint);
-  rename_path(aside, target, ExitCode::checkpoint);
-  rename_path(old, aside, ExitCode::checkpoint);
+bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder) {
+  return std::any_of(items.begin(), items.end(), [&](const auto& item) {
+    return item.name == name && item.is_folder == folder;
+  });
 }
 
-// `latest` is for people and scripts; we look at the checkpoints themselves. Some file systems
-// refuse to replace a file while another process reads it, so a failure is not the save's.
-void point_latest(const std::string& folder, const std::string& name) {
+}  // namespace
+
+std::vector<Candidate> candidates(const Storage& storage) {
+  const auto unfinished = storage.unfinished();
+  std::vector<Candidate> found;
+  for (const auto& item : storage.list(""))
+    if (step_of(item.name) &&
+        std::find(unfinished.begin(), unfinished.end(), item.name) == unfinished.end())
+      found.push_back(candidate(storage, item.name));
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.created > b.created; });
+  return found;
+}
+
+std::optional<std::string> newest_candidate(const Storage& storage) {
+  std::vector<std::string> defects;
+  std::string best;
+  for (const auto& candidate : candidates(storage))
+    if (!candidate.defect.empty())
+      defects.push_back(text(candidate.name, ": ", candidate.defect));
+    else if (best.empty())
+      best = candidate.name;
+  require(!best.empty() || defects.empty(), ExitCode::checkpoint, "no checkpoint in ",
+          storage.path(""), " can be used (", join(defects, "; "),
+          "); remove them, or start anew with train.resume = \"never\"");
+  for (const auto& defect : defects)
+    log_warning(text(storage.path(best), " is used; a broken checkpoint is passed over, ", defect));
+  if (best.empty()) return std::nullopt;
+  return best;
+}
+
+std::string resolve_checkpoint(const std::string& path) {
+  auto storage = open_storage(path);
+  const auto items = storage->list("");
+  if (holds(items, "manifest.json", false)) return storage->path("");
+  if (holds(items, "checkpoints", true)) storage = open_storage(storage->path("checkpoints"));
+  const auto newest = newest_candidate(*storage);
+  require(newest.has_value(), ExitCode::checkpoint, "there is no checkpoint in ", storage->path(""),
+          ": train first, or name a folder that has one");
+  return storage->path(*newest);
+}
+
+// Some file systems refuse to replace a file while another process reads it.
+void point_latest(Storage& storage, const std::string& name) {
   for (int attempt = 0; attempt < 3; ++attempt) try {
-      replace_file(folder + "/latest", name + "\n", ExitCode::checkpoint);
+      storage.replace("latest", name + "\n");
       return;
     } catch (const Error& error) {
       if (attempt == 2)
@@ -70,44 +83,22 @@ void point_latest(const std::string& folder, const std::string& name) {
     }
 }
 
-}  // namespace
-
-std::vector<Candidate> candidates(const std::string& folder) {
-  std::vector<Candidate> found;
-  for (const auto& name : names_in(folder))
-    if (is_step_name(name)) found.push_back(candidate(folder + "/" + name));
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.created > b.created; });
-  return found;
+std::string publish(Storage& storage, const std::string& unfinished, int64_t step) {
+  const std::string name = storage.publish(unfinished, step);
+  point_latest(storage, name);
+  return storage.path(name);
 }
 
-std::string publish(const std::string& folder, const std::string& aside, int64_t step) {
-  const std::string name = text("step-", step), target = folder + "/" + name;
-  if (fs::exists(target))
-    replace(aside, target);
-  else
-    rename_path(aside, target, ExitCode::checkpoint);
-  sync_folder(folder, ExitCode::checkpoint);
-  point_latest(folder, name);
-  return target;
-}
-
-void delete_old(const std::string& folder, int keep) try {
-  auto found = candidates(folder);
+void delete_old(Storage& storage, int keep) try {
+  auto found = candidates(storage);
   std::erase_if(found, [](const auto& candidate) { return !candidate.defect.empty(); });
-  for (size_t i = keep; i < found.size(); ++i) {
-    const std::string doomed =
-        folder + "/.tmp-delete-" + fs::path(found[i].path).filename().string();
-    rename_path(found[i].path, doomed, ExitCode::checkpoint);  // never half a checkpoint
-    remove_tree(doomed, ExitCode::checkpoint);
-  }
+  for (size_t i = keep; i < found.size(); ++i) storage.remove(found[i].name);
 } catch (const std::exception& error) {
   log_warning(text("an old checkpoint was not deleted: ", error.what()));
 }
 
-void remove_unfinished(const std::string& folder) {
-  for (const auto& name : names_in(folder))
-    if (name.starts_with(".tmp-")) remove_tree(folder + "/" + name, ExitCode::checkpoint);
+void remove_unfinished(Storage& storage) {
+  for (const auto& name : storage.unfinished()) storage.remove(name);
 }
 
 }  // namespace phalanx

@@ -1,33 +1,44 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "phalanx/checkpoint/manifest.h"
+#include "phalanx/checkpoint/storage.h"
 
 namespace phalanx {
 
-// The folder that holds a run's checkpoints, as one rank sees it. Folders whose names begin with
-// ".tmp-" are unfinished or being deleted.
+// The place that holds a run's checkpoints, as one rank sees it.
 
 struct Candidate {
-  std::string path;
+  std::string name;    ///< in the storage: step-N
   int64_t created;     ///< 0 if broken
   std::string defect;  ///< why it cannot be used; empty if it can
 };
 
-/// Every step-N of `folder`, the newest first, the broken ones last. Reads manifests and sizes.
-std::vector<Candidate> candidates(const std::string& folder);
+/// Every checkpoint, the newest first, the broken ones last. Reads manifests and sizes.
+std::vector<Candidate> candidates(const Storage& storage);
 
-/// Makes folder/step-N of the finished `aside`, whether or not there was one; then `latest`.
-/// Returns its path.
-std::string publish(const std::string& folder, const std::string& aside, int64_t step);
+/// The newest that is complete; none if there are no checkpoints. Broken ones are skipped with a
+/// warning; Error(checkpoint) that says what is wrong with each if only broken ones are left.
+std::optional<std::string> newest_candidate(const Storage& storage);
+
+/// The checkpoint that `path` means: itself, or the newest of a place that holds some, or of a
+/// run's folder. Error(checkpoint) if there is none.
+std::string resolve_checkpoint(const std::string& path);
+
+/// Makes the finished folder the checkpoint of `step`; then `latest`. Returns its path.
+std::string publish(Storage& storage, const std::string& unfinished, int64_t step);
+
+/// Makes `latest` say `name`, for people and scripts. Never throws: the checkpoint is complete, so
+/// trouble is a warning.
+void point_latest(Storage& storage, const std::string& name);
 
 /// Deletes all but the newest `keep` complete checkpoints. Never throws: what cannot be deleted is
 /// a warning.
-void delete_old(const std::string& folder, int keep);
+void delete_old(Storage& storage, int keep);
 
 /// Removes what killed saves left.
-void remove_unfinished(const std::string& folder);
+void remove_unfinished(Storage& storage);
 
 }  // namespace phalanx

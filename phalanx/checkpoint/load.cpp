@@ -1,10 +1,7 @@
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
-#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/checkpoint.h"
@@ -16,7 +13,6 @@
 namespace phalanx {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using Key = std::pair<std::string, std::string>;  // name, role
 
@@ -86,9 +82,9 @@ std::string misfit(const Signatures& saved, const Signatures& wanted) {
   return join(found, "; ");
 }
 
-void verify_content(Communicator& world, const std::string& path, const Manifest& manifest) {
+void verify_content(Communicator& world, const Storage& storage, const Manifest& manifest) {
   agree(world, "verify", [&] {
-    const auto defects = content_defects(path, manifest, world.rank(), world.size());
+    const auto defects = content_defects(storage, "", manifest, world.rank(), world.size());
     require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
     return std::string();
   });
@@ -101,15 +97,18 @@ RunState load_checkpoint(Communicator& world, const std::string& path,
   const auto chosen = [&](const std::string& role) {
     return options.roles.empty() || options.roles.contains(role);
   };
+  std::unique_ptr<Storage> storage;
   const auto texts = agree(world, "manifest", [&] {
+    storage = open_storage(path);
     if (world.rank() != 0) return std::string();
-    std::string json_text = read_manifest_text(path);
-    const auto defects = size_defects(path, parse_manifest(json_text, path + "/manifest.json"));
+    std::string json_text = read_manifest_text(*storage, "");
+    const auto defects =
+        size_defects(*storage, "", parse_manifest(json_text, storage->path("manifest.json")));
     require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
     return json_text;
   });
-  const Manifest manifest = parse_manifest(texts[0], path + "/manifest.json");
-  if (options.verify_hashes) verify_content(world, path, manifest);
+  const Manifest manifest = parse_manifest(texts[0], storage->path("manifest.json"));
+  if (options.verify_hashes) verify_content(world, *storage, manifest);
 
   std::vector<StateEntry> mine;
   for (const auto& entry : entries)
@@ -130,7 +129,7 @@ RunState load_checkpoint(Communicator& world, const std::string& path,
   agree(world, "read", [&] {
     std::vector<ReadJob> jobs;
     for (const auto& entry : mine) jobs.push_back({&entry, by_key.at({entry.name, entry.role})});
-    read_parts(path, jobs);
+    read_parts(*storage, "", jobs);
     return std::string();
   });
   return manifest.run;
@@ -138,16 +137,14 @@ RunState load_checkpoint(Communicator& world, const std::string& path,
 
 void prepare_checkpoints(Communicator& world, const std::string& folder) {
   agree(world, "folder", [&] {
-    if (world.rank() == 0) {
-      make_folder(folder, ExitCode::checkpoint);
-      remove_unfinished(folder);
-    }
+    if (world.rank() == 0) remove_unfinished(*open_storage(folder));
     return std::string();
   });
   agree(world, "folder", [&] {
-    const std::string probe = text(folder, "/.tmp-probe-", world.rank());
-    OutputFile(probe, ExitCode::checkpoint).sync_and_close();
-    remove_tree(probe, ExitCode::checkpoint);
+    const auto storage = open_storage(folder);
+    const std::string probe = text(".tmp-probe-", world.rank());
+    storage->create(probe)->finish();
+    storage->remove(probe);
     return std::string();
   });
 }
@@ -155,20 +152,9 @@ void prepare_checkpoints(Communicator& world, const std::string& folder) {
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder) {
   const auto told = agree(world, "newest", [&] {
     if (world.rank() != 0) return std::string();
-    std::vector<std::string> defects;
-    std::string best;
-    for (const auto& candidate : candidates(folder))
-      if (!candidate.defect.empty())
-        defects.push_back(
-            text(fs::path(candidate.path).filename().string(), ": ", candidate.defect));
-      else if (best.empty())
-        best = candidate.path;
-    require(!best.empty() || defects.empty(), ExitCode::checkpoint, "no checkpoint in ", folder,
-            " can be used (", join(defects, "; "),
-            "); remove them, or start anew with train.resume = \"never\"");
-    for (const auto& defect : defects)
-      log_warning(text(best, " is used; a broken checkpoint is passed over, ", defect));
-    return best;
+    const auto storage = open_storage(folder);
+    const auto name = newest_candidate(*storage);
+    return name ? storage->path(*name) : "";
   });
   if (told[0].empty()) return std::nullopt;
   return told[0];

@@ -1,12 +1,10 @@
 #include "phalanx/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/hash.h"
 
@@ -151,14 +149,20 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   }
 }
 
-std::string read_manifest_text(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const std::string path = folder + "/manifest.json";
-  require(fs::is_directory(folder), ExitCode::checkpoint, "there is no checkpoint ", folder);
-  require(fs::exists(path), ExitCode::checkpoint, folder,
+std::string read_manifest_text(const Storage& storage, const std::string& folder) {
+  const std::string name = in_folder(folder, "manifest.json"), path = storage.path(name);
+  const auto items = storage.list(folder);
+  require(!items.empty(), ExitCode::checkpoint, "there is no checkpoint ", storage.path(folder));
+  require(std::any_of(items.begin(), items.end(),
+                      [](const auto& item) { return item.name == "manifest.json"; }),
+          ExitCode::checkpoint, storage.path(folder),
           " is no checkpoint: it has no manifest.json (a checkpoint is a folder step-N)");
-  const std::string text = read_file(path, ExitCode::checkpoint);
-  const std::string line = read_file(path + ".xxh128", ExitCode::checkpoint);
+  for (const auto& item : items)
+    require(!item.is_link || !item.name.starts_with("manifest.json"), ExitCode::checkpoint,
+            storage.path(in_folder(folder, item.name)),
+            " is a symbolic link, which is not followed: copy the file here");
+  const std::string text = read_text(storage, name);
+  const std::string line = read_text(storage, name + ".xxh128");
   require(line == manifest_hash_line(text), ExitCode::checkpoint, path,
           " is damaged: its hash is not the one in manifest.json.xxh128");
   return text;
@@ -168,8 +172,11 @@ std::string manifest_hash_line(const std::string& text) {
   return to_hex(hash_of(text.data(), static_cast<int64_t>(text.size()))) + "  manifest.json\n";
 }
 
-Manifest read_manifest(const std::string& folder) {
-  return parse_manifest(read_manifest_text(folder), folder + "/manifest.json");
+Manifest read_manifest(const Storage& storage, const std::string& folder) {
+  return parse_manifest(read_manifest_text(storage, folder),
+                        storage.path(in_folder(folder, "manifest.json")));
 }
+
+Manifest read_manifest(const std::string& path) { return read_manifest(*open_storage(path), ""); }
 
 }  // namespace phalanx

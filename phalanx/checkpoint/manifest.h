@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "phalanx/checkpoint/state.h"
+#include "phalanx/checkpoint/storage.h"
 
 namespace phalanx {
 
@@ -55,9 +56,10 @@ Manifest parse_manifest(const std::string& json, const std::string& path);
 
 /// The text of folder/manifest.json, compared with its hash in folder/manifest.json.xxh128 (a line
 /// as `xxhsum -H2` writes it, so that `xxhsum -c` can check it).
-std::string read_manifest_text(const std::string& folder);
+std::string read_manifest_text(const Storage& storage, const std::string& folder);
 std::string manifest_hash_line(const std::string& text);
 
-Manifest read_manifest(const std::string& folder);
+Manifest read_manifest(const Storage& storage, const std::string& folder);
+Manifest read_manifest(const std::string& path);  ///< of the checkpoint that lies at `path`
 
 }  // namespace phalanx

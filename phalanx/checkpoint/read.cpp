@@ -41,7 +41,7 @@ Span span_of(const Box& box, const std::vector<int64_t>& origin,
   return span;
 }
 
-void read_box(const InputFile& file, const ManifestEntry::Part& part, const Box& box,
+void read_box(const Reader& file, const ManifestEntry::Part& part, const Box& box,
               const at::Tensor& to, at::Tensor& staging) {
   const std::vector<int64_t> strides = row_major_strides(part.box.size);
   const Span span = span_of(box, part.box.offset, strides);
@@ -89,7 +89,8 @@ std::vector<Transfer> transfers_of(const ReadJob& job) {
 
 }  // namespace
 
-void read_parts(const std::string& folder, const std::vector<ReadJob>& jobs) {
+void read_parts(const Storage& storage, const std::string& folder,
+                const std::vector<ReadJob>& jobs) {
   at::NoGradGuard no_grad;
   std::vector<Transfer> transfers;
   for (const auto& job : jobs) {
@@ -100,13 +101,13 @@ void read_parts(const std::string& folder, const std::vector<ReadJob>& jobs) {
   std::stable_sort(transfers.begin(), transfers.end(), [](const auto& a, const auto& b) {
     return std::tie(a.part->file, a.part->offset) < std::tie(b.part->file, b.part->offset);
   });
-  std::unique_ptr<InputFile> file;
+  std::unique_ptr<Reader> file;
   std::string name;
   at::Tensor staging;
   for (const auto& transfer : transfers) {
     if (!file || name != transfer.part->file) {
       name = transfer.part->file;
-      file = std::make_unique<InputFile>(folder + "/" + name, ExitCode::checkpoint);
+      file = storage.open(in_folder(folder, name));
     }
     read_box(*file, *transfer.part, transfer.box, transfer.to, staging);
   }

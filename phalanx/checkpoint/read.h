@@ -12,6 +12,7 @@ struct ReadJob {
   const StateEntry* wanted;
   const ManifestEntry* saved;
 };
-void read_parts(const std::string& folder, const std::vector<ReadJob>& jobs);
+void read_parts(const Storage& storage, const std::string& folder,
+                const std::vector<ReadJob>& jobs);
 
 }  // namespace phalanx

@@ -72,7 +72,7 @@ std::string safetensors_header(std::vector<TensorInfo>& tensors,
   return bytes + json_text;
 }
 
-std::vector<TensorInfo> read_safetensors_header(const InputFile& file) {
+std::vector<TensorInfo> read_safetensors_header(const Reader& file) {
   constexpr uint64_t longest = 100'000'000;
   uint64_t length = 0;
   require(file.size() >= 8, ExitCode::checkpoint, file.path(), " has ", file.size(),

@@ -28,6 +28,6 @@ std::string safetensors_header(std::vector<TensorInfo>& tensors,
 
 /// The tensors of a file, by offset. Error(checkpoint) if the header lies: longer than the file or
 /// than 100 MB, unknown types, sizes that do not fit the shape, gaps, overlaps.
-std::vector<TensorInfo> read_safetensors_header(const InputFile& file);
+std::vector<TensorInfo> read_safetensors_header(const Reader& file);
 
 }  // namespace phalanx

@@ -2,12 +2,9 @@
 
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
@@ -22,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // Row-major elements of `tensor`, hashed and written in pieces that stay in the cache.
-Hash write_tensor(OutputFile& file, const at::Tensor& tensor) {
+Hash write_tensor(Writer& file, const at::Tensor& tensor) {
   const at::Tensor data = tensor.detach().cpu().contiguous();
   const char* bytes = static_cast<const char*>(data.const_data_ptr());
   const int64_t total = static_cast<int64_t>(data.nbytes());
@@ -37,8 +34,9 @@ Hash write_tensor(OutputFile& file, const at::Tensor& tensor) {
 }
 
 // Writes this rank's file. Tells the size of what precedes the data, and the hash of every part.
-std::string write_state_file(const std::string& folder, int rank, int ranks, const SavePlan& plan,
-                             std::span<const StateEntry> entries, const RunState& run) {
+std::string write_state_file(Storage& storage, const std::string& folder, int rank, int ranks,
+                             const SavePlan& plan, std::span<const StateEntry> entries,
+                             const RunState& run) {
   std::vector<TensorInfo> infos;
   std::vector<const StatePart*> parts;
   for (const auto& planned : plan.parts) {
@@ -52,11 +50,12 @@ std::string write_state_file(const std::string& folder, int rank, int ranks, con
   if (!parts.empty()) {
     const std::string header =
         safetensors_header(infos, {{"format", "pt"}, {"phalanx_step", std::to_string(run.step)}});
-    OutputFile file(folder + "/" + state_file_name(rank, ranks), ExitCode::checkpoint);
-    file.write(header.data(), static_cast<int64_t>(header.size()));
+    const auto file = storage.create(in_folder(folder, state_file_name(rank, ranks)));
+    file->write(header.data(), static_cast<int64_t>(header.size()));
     report["data"] = header.size();
-    for (const StatePart* part : parts) report["hashes"].push_back(write_tensor(file, part->local));
-    file.sync_and_close();
+    for (const StatePart* part : parts)
+      report["hashes"].push_back(write_tensor(*file, part->local));
+    file->finish();
   }
   const auto bytes = json::to_cbor(report);
   return {bytes.begin(), bytes.end()};
@@ -90,22 +89,21 @@ Manifest finish_manifest(SavePlan plan, const std::vector<std::string>& reports,
   return manifest;
 }
 
-void write_manifest(const std::string& aside, const Manifest& manifest) {
+void write_manifest(Storage& storage, const std::string& folder, const Manifest& manifest) {
   const std::string text = to_json(manifest), hash = manifest_hash_line(text);
   for (const auto& [name, contents] :
        {std::pair("manifest.json.xxh128", &hash), std::pair("manifest.json", &text)}) {
-    OutputFile file(aside + "/" + name, ExitCode::checkpoint);
-    file.write(contents->data(), static_cast<int64_t>(contents->size()));
-    file.sync_and_close();
+    const auto file = storage.create(in_folder(folder, name));
+    file->write(contents->data(), static_cast<int64_t>(contents->size()));
+    file->finish();
   }
-  sync_folder(aside, ExitCode::checkpoint);
 }
 
 // Later than every checkpoint that is there, even if the clock was set back.
-int64_t creation_time(const std::string& folder) {
+int64_t creation_time(const Storage& storage) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   int64_t created = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  for (const auto& candidate : candidates(folder))
+  for (const auto& candidate : candidates(storage))
     created = std::max(created, candidate.created + 1);
   return created;
 }
@@ -124,35 +122,36 @@ void check_run(const RunState& run, const std::string& folder) {
 std::string save_checkpoint(Communicator& world, const std::string& folder, const RunState& run,
                             std::span<const StateEntry> entries, int keep) {
   const int rank = world.rank(), ranks = world.size();
-  std::string aside;  // rank 0 makes it and names it to the others
+  std::unique_ptr<Storage> storage;
+  std::string unfinished;  // rank 0 makes it and names it to the others
   try {
-    auto told = agree(world, "folder", [&]() -> std::string {
+    const auto told = agree(world, "folder", [&]() -> std::string {
+      storage = open_storage(folder);
       if (rank != 0) return "";
       check_run(run, folder);
-      make_folder(folder, ExitCode::checkpoint);
-      const std::string name = text(".tmp-step-", run.step, "-", std::hex, std::random_device{}());
-      make_folder(aside = folder + "/" + name, ExitCode::checkpoint);
-      return name;
+      return unfinished = storage->begin(run.step);
     });
     const auto described = agree(world, "plan", [&] { return describe_entries(entries); });
     const SavePlan plan = plan_save(described);
     const auto reports = agree(world, "write", [&] {
-      return write_state_file(folder + "/" + told[0], rank, ranks, plan, entries, run);
+      return write_state_file(*storage, told[0], rank, ranks, plan, entries, run);
     });
     const auto published = agree(world, "publish", [&]() -> std::string {
       if (rank != 0) return "";
       Manifest manifest = finish_manifest(plan, reports, run);
-      manifest.created = creation_time(folder);
-      write_manifest(aside, manifest);
-      const std::string path = publish(folder, aside, run.step);
-      if (std::filesystem::exists(aside)) remove_tree(aside, ExitCode::checkpoint);  // replaced
-      if (keep > 0) delete_old(folder, keep);
+      manifest.created = creation_time(*storage);
+      write_manifest(*storage, unfinished, manifest);
+      const std::string path = publish(*storage, unfinished, run.step);
+      unfinished.clear();
+      if (keep > 0) delete_old(*storage, keep);
       return path;
     });
     return published[0];
   } catch (...) {
-    std::error_code ignored;
-    if (!aside.empty()) std::filesystem::remove_all(aside, ignored);
+    if (!unfinished.empty()) try {
+        storage->remove(unfinished);
+      } catch (const Error&) {  // the next start removes it
+      }
     throw;
   }
 }

@@ -1,7 +1,6 @@
 #include "phalanx/checkpoint/verify.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <tuple>
 
@@ -18,7 +17,7 @@ using Listed = std::tuple<int64_t, std::string, Dtype, std::vector<int64_t>>;  /
 
 // The header of a file beside what the manifest says about it: what other tools see is what we
 // load.
-void compare_header(const InputFile& file, std::vector<Listed> listed,
+void compare_header(const Reader& file, std::vector<Listed> listed,
                     std::vector<std::string>& defects) {
   std::vector<Listed> found;
   for (const auto& tensor : read_safetensors_header(file))
@@ -29,7 +28,7 @@ void compare_header(const InputFile& file, std::vector<Listed> listed,
     defects.push_back(file.path() + " is damaged: its header is not what the manifest says");
 }
 
-Hash hash_of_range(const InputFile& file, int64_t offset, int64_t bytes) {
+Hash hash_of_range(const Reader& file, int64_t offset, int64_t bytes) {
   std::vector<char> buffer(std::min<int64_t>(bytes, 4 << 20));
   Hasher hasher;
   for (int64_t done = 0; done < bytes;) {
@@ -48,22 +47,28 @@ std::string part_name(const ManifestEntry& entry, const Box& box) {
          (box == whole_box(entry.shape) ? "" : to_string(box));
 }
 
-std::vector<std::string> size_defects(const std::string& folder, const Manifest& manifest) {
+std::vector<std::string> size_defects(const Storage& storage, const std::string& folder,
+                                      const Manifest& manifest) {
+  std::map<std::string, Storage::Item> found;
+  for (const auto& item : storage.list(folder))
+    if (!item.is_folder) found[item.name] = item;
   std::vector<std::string> defects;
   for (const auto& [file, bytes] : manifest.files) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(folder + "/" + file, error);
-    if (error)
-      defects.push_back(text(folder, "/", file, " cannot be read: ", error.message()));
-    else if (static_cast<int64_t>(size) != bytes)
+    const std::string path = storage.path(in_folder(folder, file));
+    const auto place = found.find(file);
+    if (place == found.end())
+      defects.push_back(path + " cannot be read: No such file");
+    else if (place->second.is_link)
+      defects.push_back(path + " is a symbolic link, which is not followed: copy the file here");
+    else if (place->second.bytes != bytes)
       defects.push_back(
-          text(folder, "/", file, " has ", size, " bytes, the manifest says ", bytes));
+          text(path, " has ", place->second.bytes, " bytes, the manifest says ", bytes));
   }
   return defects;
 }
 
-std::vector<std::string> content_defects(const std::string& folder, const Manifest& manifest,
-                                         int share, int shares) {
+std::vector<std::string> content_defects(const Storage& storage, const std::string& folder,
+                                         const Manifest& manifest, int share, int shares) {
   struct Item {
     const ManifestEntry* entry;
     const ManifestEntry::Part* part;
@@ -74,7 +79,8 @@ std::vector<std::string> content_defects(const std::string& folder, const Manife
   std::vector<std::string> defects;
   int64_t number = 0;
   for (const auto& [name, items] : by_file) try {
-      const InputFile file(folder + "/" + name, ExitCode::checkpoint);
+      const auto opened = storage.open(in_folder(folder, name));
+      const Reader& file = *opened;
       if (share == 0) {
         std::vector<Listed> listed;
         for (const auto& [entry, part] : items)

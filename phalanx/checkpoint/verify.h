@@ -8,12 +8,13 @@
 namespace phalanx {
 
 /// Files that are missing or have another size than the manifest says; one sentence each.
-std::vector<std::string> size_defects(const std::string& folder, const Manifest& manifest);
+std::vector<std::string> size_defects(const Storage& storage, const std::string& folder,
+                                      const Manifest& manifest);
 
 /// Reads every `share`-of-`shares` part and compares hashes; for share 0 also the files' own
 /// headers with the manifest. One sentence per defect.
-std::vector<std::string> content_defects(const std::string& folder, const Manifest& manifest,
-                                         int share = 0, int shares = 1);
+std::vector<std::string> content_defects(const Storage& storage, const std::string& folder,
+                                         const Manifest& manifest, int share = 0, int shares = 1);
 
 /// The name of a part in its safetensors file: the tensor's name, ":role" unless it is a parameter,
 /// and the box unless it is the whole tensor.

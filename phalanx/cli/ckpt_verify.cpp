@@ -9,9 +9,10 @@ namespace phalanx::cli {
 namespace {
 
 int verify(const std::string& path, bool json) {
-  const Manifest manifest = read_manifest(path);
-  auto defects = size_defects(path, manifest);
-  if (defects.empty()) defects = content_defects(path, manifest);
+  const auto storage = open_storage(path);
+  const Manifest manifest = read_manifest(*storage, "");
+  auto defects = size_defects(*storage, "", manifest);
+  if (defects.empty()) defects = content_defects(*storage, "", manifest);
   int64_t bytes = 0;
   for (const auto& [file, size] : manifest.files) bytes += size;
   if (json) {

@@ -45,7 +45,7 @@ std::string unknown_key(const std::string& name) {
 }
 
 // Reads files and overrides into one map from key to value; what is wrong goes to `errors`.
-class Reader {
+class ConfigReader {
  public:
   std::map<std::string, Given> given;
   std::vector<std::string> errors;
@@ -197,7 +197,7 @@ class Reader {
 };
 
 // The model from its folder, or what of the sizes follows from others.
-void complete_model(LoadedConfig& loaded, Reader& reader) {
+void complete_model(LoadedConfig& loaded, ConfigReader& reader) {
   ModelConfig& model = loaded.config.model;
   auto follows = [&](const char* name, int64_t& size, int64_t value, const char* origin) {
     if (size != 0) return;
@@ -232,7 +232,7 @@ void complete_model(LoadedConfig& loaded, Reader& reader) {
   }
 }
 
-LoadedConfig finish(Reader& reader) {
+LoadedConfig finish(ConfigReader& reader) {
   LoadedConfig loaded;
   for (const Key& key : keys()) {
     const auto found = reader.given.find(key.full_name());
@@ -255,7 +255,7 @@ LoadedConfig finish(Reader& reader) {
 }  // namespace
 
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  Reader reader;
+  ConfigReader reader;
   reader.file(path);
   for (const std::string& word : overrides) reader.override_with(word);
   return finish(reader);
@@ -263,7 +263,7 @@ LoadedConfig load_config(const std::string& path, const std::vector<std::string>
 
 LoadedConfig parse_config(const std::string& toml, const std::string& where,
                           const std::vector<std::string>& overrides) {
-  Reader reader;
+  ConfigReader reader;
   reader.source(toml, where);
   for (const std::string& word : overrides) reader.override_with(word);
   return finish(reader);

@@ -140,7 +140,7 @@ TokenFileHeader TokenFileWriter::finish() {
   header.body_hash[0] = hash.high64, header.body_hash[1] = hash.low64;
   header.header_hash = header_hash(header);
   state.file.write_at(&header, sizeof(header), 0);
-  state.file.sync_and_close();
+  state.file.finish();
   rename_path(state.aside, state.path, ExitCode::data);
   state.finished = true;
   const auto folder = std::filesystem::path(state.path).parent_path();

@@ -12,9 +12,9 @@ namespace {
 using nlohmann::json;
 
 // The values of one config.json, with errors that name the file and the key.
-class Reader {
+class ConfigReader {
  public:
-  Reader(const std::string& source, const std::string& where) : where_(where) {
+  ConfigReader(const std::string& source, const std::string& where) : where_(where) {
     try {
       object_ = json::parse(source);
     } catch (const json::exception& error) {
@@ -62,7 +62,7 @@ class Reader {
 }  // namespace
 
 ModelSpec parse_huggingface_config(const std::string& source, const std::string& where) {
-  const Reader reader(source, where);
+  const ConfigReader reader(source, where);
   require(reader.has("model_type"), ExitCode::usage, where,
           ": \"model_type\" is missing; give the config.json of a model");
   reader.only("model_type", {"gpt2"});

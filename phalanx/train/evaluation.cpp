@@ -2,10 +2,10 @@
 
 #include <ATen/ops/full.h>
 
-#include <filesystem>
-
 #include "phalanx/base/error.h"
+#include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/config/check.h"
 
 namespace phalanx {
@@ -46,16 +46,8 @@ Evaluation evaluate(ParallelModel& model, const std::shared_ptr<const DataSet>& 
 }
 
 std::string find_checkpoint(Communicator& everyone, const std::string& path) {
-  namespace fs = std::filesystem;
-  if (fs::exists(fs::path(path) / "manifest.json")) return path;
-  const std::string nested = (fs::path(path) / "checkpoints").string();
-  const std::string folder = fs::is_directory(nested) ? nested : path;
-  require(fs::is_directory(folder), ExitCode::checkpoint, "there is no checkpoint in ", path,
-          ": train first, or name a folder that has one");
-  const auto newest = newest_checkpoint(everyone, folder);
-  require(newest.has_value(), ExitCode::checkpoint, "there is no checkpoint in ", folder,
-          ": train first, or name a folder that has one");
-  return *newest;
+  return agree(everyone, "find",
+               [&] { return everyone.rank() == 0 ? resolve_checkpoint(path) : ""; })[0];
 }
 
 CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,

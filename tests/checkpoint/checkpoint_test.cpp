@@ -213,11 +213,12 @@ TEST(Checkpoint, EveryFlippedByteIsFound) {
   save_ok(folder, {.step = 1}, 2);
   const std::string path = folder + "/step-1";
   const Manifest manifest = read_manifest(path);
-  EXPECT_TRUE(content_defects(path, manifest).empty());
+  EXPECT_TRUE(content_defects(*open_storage(path), "", manifest).empty());
   for (const auto& [name, bytes] : manifest.files)
     for (int64_t at = 0; at < bytes; at += 1 + bytes / 97) {
       flip(path + "/" + name, at);
-      EXPECT_FALSE(content_defects(path, manifest).empty()) << name << " byte " << at;
+      EXPECT_FALSE(content_defects(*open_storage(path), "", manifest).empty())
+          << name << " byte " << at;
       flip(path + "/" + name, at);
     }
   const std::string file = a_state_file(path);

@@ -167,8 +167,8 @@ void fill_the_disk(const std::string& folder) {
         std::string(mounted ? "No space left" : "File too large"),
         std::string(mounted ? "more bytes wanted" : ": ")})
     EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
-  ASSERT_EQ(candidates(folder).size(), 1u);
-  EXPECT_EQ(candidates(folder)[0].defect, "");
+  ASSERT_EQ(candidates(*open_storage(folder)).size(), 1u);
+  EXPECT_EQ(candidates(*open_storage(folder))[0].defect, "");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 2);
 }
 
@@ -207,7 +207,7 @@ TEST(Faults, ManySavesLeakNothing) {
   for (int64_t step = 2; step < 32; ++step)
     for (const auto& error : save(folder, step, 8, 2)) ASSERT_EQ(error, "");
   EXPECT_EQ(open_files(), before);
-  EXPECT_EQ(candidates(folder).size(), 2u);
+  EXPECT_EQ(candidates(*open_storage(folder)).size(), 2u);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(Reshard, RandomFlatCutsIntoRandomFlatCuts) {
       if (world.rank() == 0) path = written;
     }));
     EXPECT_EQ(path, folder + "/step-" + std::to_string(round));
-    EXPECT_TRUE(content_defects(path, read_manifest(path)).empty());
+    EXPECT_TRUE(content_defects(*open_storage(path), "", read_manifest(path)).empty());
     for (auto& role : saved) role.sharded = random() % 2 == 0;
     expect_none(ThreadRanks::run(to, [&](Communicator& world) {
       const auto state = flat_state(specs, saved, world.rank(), to, false);

@@ -1,0 +1,139 @@
+#include "phalanx/checkpoint/folder_storage.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/base/log.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view temporary = ".tmp-";
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+class FolderWriter final : public OutputFile {
+ public:
+  explicit FolderWriter(const std::string& path)
+      : OutputFile(path, ExitCode::checkpoint), folder_(parent_of(path)) {}
+  void finish() override {
+    OutputFile::finish();
+    sync_folder(folder_, ExitCode::checkpoint);
+  }
+
+ private:
+  std::string folder_;
+};
+
+// Puts `aside` in the place of the folder `target`, which exists, and the other way round.
+void exchange(const std::string& aside, const std::string& target) {
+  if (renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
+  // This file system cannot exchange two names. Between the two renames only the older checkpoints
+  // are there; the next start removes the old one under its temporary name.
+  const std::string old = aside + "-old";
+  rename_path(target, old, ExitCode::checkpoint);
+  rename_path(aside, target, ExitCode::checkpoint);
+  rename_path(old, aside, ExitCode::checkpoint);
+}
+
+}  // namespace
+
+FolderStorage::FolderStorage(std::string root) : root_(std::move(root)) {
+  while (root_.size() > 1 && root_.ends_with('/')) root_.pop_back();
+}
+
+std::string FolderStorage::path(const std::string& name) const { return in_folder(root_, name); }
+
+std::unique_ptr<Reader> FolderStorage::open(const std::string& name) const {
+  return std::make_unique<InputFile>(path(name), ExitCode::checkpoint);
+}
+
+std::unique_ptr<Writer> FolderStorage::create(const std::string& name) {
+  const std::string whole = path(name), parent = parent_of(whole);
+  std::error_code ignored;
+  if (!fs::is_directory(parent, ignored)) make_folder(parent, ExitCode::checkpoint);
+  return std::make_unique<FolderWriter>(whole);
+}
+
+void FolderStorage::replace(const std::string& name, std::string_view contents) {
+  replace_file(path(name), contents, ExitCode::checkpoint);
+}
+
+std::vector<Storage::Item> FolderStorage::list(const std::string& folder) const {
+  std::error_code error, unknown;
+  std::vector<Item> items;
+  for (fs::directory_iterator entry(path(folder), error), end; !error && entry != end;
+       entry.increment(error)) {
+    Item item{entry->path().filename().string()};
+    item.is_link = entry->is_symlink(unknown);
+    item.is_folder = entry->is_directory(unknown);
+    if (!item.is_folder) {
+      const auto bytes = entry->file_size(unknown);
+      item.bytes = unknown ? 0 : static_cast<int64_t>(bytes);  // 0: a link to nothing, a pipe ...
+    }
+    items.push_back(std::move(item));
+  }
+  require(!error || error == std::errc::no_such_file_or_directory, ExitCode::checkpoint,
+          "cannot read the folder ", path(folder), ": ", error.message());
+  std::sort(items.begin(), items.end(),
+            [](const Item& a, const Item& b) { return a.name < b.name; });
+  return items;
+}
+
+void FolderStorage::remove(const std::string& name) {
+  std::string doomed = path(name);
+  std::error_code ignored;
+  if (fs::symlink_status(doomed, ignored).type() == fs::file_type::not_found) return;
+  const fs::path given(name);
+  if (fs::is_directory(doomed, ignored) && !given.filename().string().starts_with(temporary)) {
+    const fs::path aside = given.parent_path() / ".tmp-delete-";
+    const std::string renamed = path(aside.string() + given.filename().string());
+    rename_path(doomed, renamed, ExitCode::checkpoint);  // never half a checkpoint
+    doomed = renamed;
+  }
+  remove_tree(doomed, ExitCode::checkpoint);
+}
+
+std::string FolderStorage::begin(int64_t step) {
+  const std::string name = text(temporary, "step-", step, "-", std::hex, std::random_device{}());
+  make_folder(root_, ExitCode::checkpoint);
+  make_folder(path(name), ExitCode::checkpoint);
+  return name;
+}
+
+std::string FolderStorage::publish(const std::string& unfinished, int64_t step) {
+  const std::string name = text("step-", step), target = path(name), aside = path(unfinished);
+  const bool taken = fs::exists(target);
+  if (taken)
+    exchange(aside, target);
+  else
+    rename_path(aside, target, ExitCode::checkpoint);
+  sync_folder(root_, ExitCode::checkpoint);
+  if (taken) try {
+      remove_tree(aside, ExitCode::checkpoint);
+    } catch (const Error& error) {
+      log_warning(
+          text("the checkpoint is complete, but the one it replaced is left: ", error.what()));
+    }
+  return name;
+}
+
+std::vector<std::string> FolderStorage::unfinished() const {
+  std::vector<std::string> names;
+  for (const Item& item : list(""))
+    if (item.name.starts_with(temporary)) names.push_back(item.name);
+  return names;
+}
+
+}  // namespace phalanx

@@ -1,0 +1,44 @@
+#include "phalanx/checkpoint/storage.h"
+
+#include <charconv>
+
+#include "phalanx/base/error.h"
+#include "phalanx/checkpoint/folder_storage.h"
+
+namespace phalanx {
+
+std::unique_ptr<Storage> open_storage(const std::string& where) {
+  require(!where.empty(), ExitCode::checkpoint,
+          "the place of checkpoints is empty; give a folder or s3://bucket/prefix");
+  require(where.find("://") == std::string::npos, ExitCode::checkpoint, where,
+          " cannot be opened: checkpoints lie in folders");
+  return std::make_unique<FolderStorage>(where);
+}
+
+std::string in_folder(const std::string& folder, const std::string& name) {
+  return folder.empty() ? name : name.empty() ? folder : folder + "/" + name;
+}
+
+std::string read_text(const Storage& storage, const std::string& name) {
+  const auto file = storage.open(name);
+  std::string contents(file->size(), '\0');
+  file->read(contents.data(), file->size(), 0);
+  return contents;
+}
+
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with("step-")) return std::nullopt;
+  const char *begin = name.data() + 5, *end = name.data() + name.size();
+  const auto number = [&end](const char* from, int64_t& value) -> const char* {
+    if (from == end || *from < '0' || *from > '9') return nullptr;  // no sign
+    const auto [next, error] = std::from_chars(from, end, value);
+    return error == std::errc() ? next : nullptr;
+  };
+  int64_t step = 0, attempt = 0;
+  const char* next = number(begin, step);
+  if (next && next != end) next = *next == '-' ? number(next + 1, attempt) : nullptr;
+  if (next != end) return std::nullopt;
+  return step;
+}
+
+}  // namespace phalanx
