@@ -121,13 +121,16 @@ std::string to_json(const Manifest& manifest) {
   json tensors = json::array();
   for (const auto& entry : manifest.entries) {
     json parts = json::array();
-    for (const auto& part : entry.parts)
+    for (const auto& part : entry.parts) {
+      require(part.hash && part.strides.empty(), ExitCode::checkpoint, entry.name, " (", entry.role,
+              ") ", to_string(part.box), " has no hash or is not row-major: not in our format");
       parts.push_back({{"offset", part.box.offset},
                        {"size", part.box.size},
                        {"file", part.file},
                        {"file_offset", part.offset},
                        {"bytes", part.bytes},
-                       {"xxh3_128", to_hex(part.hash)}});
+                       {"xxh3_128", to_hex(*part.hash)}});
+    }
     tensors.push_back({{"name", entry.name},
                        {"role", entry.role},
                        {"dtype", name(entry.dtype)},

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,9 +30,12 @@ using Hash = std::array<uint64_t, 2>;  ///< XXH3-128: high, low
 struct ManifestEntry {
   struct Part {
     Box box;
-    std::string file;       ///< a plain name in the checkpoint's folder
-    int64_t offset, bytes;  ///< in the file, row-major elements of the box
-    Hash hash;
+    std::string file;          ///< a plain name in the checkpoint's folder
+    int64_t offset, bytes;     ///< in the file: from the box's first element to its last
+    std::optional<Hash> hash;  ///< absent in files of other programs
+    /// Of the box's elements in the file, in elements; empty: row-major. Only files of other
+    /// programs have others.
+    std::vector<int64_t> strides;
   };
   std::string name, role;
   Dtype dtype = Dtype::float32;

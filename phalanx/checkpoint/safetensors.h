@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "phalanx/base/files.h"
@@ -26,8 +28,19 @@ struct TensorInfo {
 std::string safetensors_header(std::vector<TensorInfo>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
-/// The tensors of a file, by offset. Error(checkpoint) if the header lies: longer than the file or
-/// than 100 MB, unknown types, sizes that do not fit the shape, gaps, overlaps.
-std::vector<TensorInfo> read_safetensors_header(const Reader& file);
+/// Sorts tensors so that wide elements come first and all of a file is aligned; the order is kept
+/// otherwise.
+void wide_first(std::vector<TensorInfo>& tensors);
+
+/// The tensors of a file, by offset, without those that `skip` names, whose types need not be known
+/// here. Error(checkpoint) if the header lies: longer than the file or than 100 MB, unknown types,
+/// sizes that do not fit the shape, gaps, overlaps, bytes behind the last tensor; and if the file
+/// is something else (foreign_content()).
+std::vector<TensorInfo> read_safetensors_header(
+    const Reader& file, const std::function<bool(const std::string& name)>& skip = {});
+
+/// What a file that begins with `head` is instead of weights: empty, a Git LFS pointer whose real
+/// file was not downloaded, an HTML page. "" if none of these.
+std::string foreign_content(std::string_view head);
 
 }  // namespace phalanx

@@ -42,4 +42,9 @@ int64_t size_of(Dtype dtype) {
   return 0;
 }
 
+bool is_floating_point(Dtype dtype) {
+  return dtype == Dtype::float64 || dtype == Dtype::float32 || dtype == Dtype::bfloat16 ||
+         dtype == Dtype::float16;
+}
+
 }  // namespace phalanx

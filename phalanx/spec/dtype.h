@@ -9,5 +9,6 @@ enum class Dtype : uint8_t { float64, float32, bfloat16, float16, int64, int32, 
 
 const char* name(Dtype dtype);
 int64_t size_of(Dtype dtype);  ///< bytes per element
+bool is_floating_point(Dtype dtype);
 
 }  // namespace phalanx

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
@@ -11,18 +12,23 @@ namespace {
 
 using nlohmann::json;
 
+json parse_object(const std::string& source, const std::string& where) {
+  json object;
+  try {
+    object = json::parse(source);
+  } catch (const json::exception& error) {
+    fail(ExitCode::usage, where, " is not JSON (", error.what(), "); copy the file again");
+  }
+  require(object.is_object(), ExitCode::usage, where,
+          " is not a JSON object; give the config.json of a model");
+  return object;
+}
+
 // The values of one config.json, with errors that name the file and the key.
 class ConfigReader {
  public:
-  ConfigReader(const std::string& source, const std::string& where) : where_(where) {
-    try {
-      object_ = json::parse(source);
-    } catch (const json::exception& error) {
-      fail(ExitCode::usage, where, " is not JSON (", error.what(), "); copy the file again");
-    }
-    require(object_.is_object(), ExitCode::usage, where,
-            " is not a JSON object; give the config.json of a model");
-  }
+  ConfigReader(const std::string& source, const std::string& where)
+      : where_(where), object_(parse_object(source, where)) {}
 
   int64_t size(const char* key) const {
     require(has(key), ExitCode::usage, where_, ": \"", key,
@@ -62,6 +68,7 @@ class ConfigReader {
 }  // namespace
 
 ModelSpec parse_huggingface_config(const std::string& source, const std::string& where) {
+  refuse_quantized(source, where);
   const ConfigReader reader(source, where);
   require(reader.has("model_type"), ExitCode::usage, where,
           ": \"model_type\" is missing; give the config.json of a model");
@@ -73,7 +80,6 @@ ModelSpec parse_huggingface_config(const std::string& source, const std::string&
   reader.only("add_cross_attention", {false});
   reader.only("is_encoder_decoder", {false});
   reader.only("pruned_heads", {json::object()});
-  reader.only("quantization_config", {json::object()});
 
   ModelSpec model;
   model.kind = "gpt2";
@@ -109,6 +115,7 @@ std::string huggingface_config(const ModelSpec& model) {
   nlohmann::ordered_json object = {
       {"architectures", {"GPT2LMHeadModel"}},
       {"model_type", "gpt2"},
+      {"torch_dtype", "float32"},
       {"activation_function", "gelu_new"},
       {"n_embd", model.hidden_size},
       {"n_layer", model.num_hidden_layers},
@@ -126,6 +133,64 @@ std::string huggingface_config(const ModelSpec& model) {
   // transformers takes these ids for GPT-2's own where nothing is said.
   constexpr int64_t end_of_text = 50256;
   if (model.vocab_size <= end_of_text) object["bos_token_id"] = object["eos_token_id"] = nullptr;
+  return object.dump(2) + "\n";
+}
+
+void refuse_quantized(const std::string& source, const std::string& where) {
+  const json object = parse_object(source, where);
+  const auto found = object.find("quantization_config");
+  if (found == object.end() || found->is_null() || found->empty()) return;
+  std::string method = "of an unnamed method";
+  if (found->is_object()) {
+    const json& fields = *found;
+    if (fields.contains("quant_method")) method = "by " + fields["quant_method"].dump();
+    for (const char* bits : {"load_in_8bit", "load_in_4bit"})
+      if (fields.contains(bits) && fields[bits] == true) method += text(", ", bits);
+  }
+  fail(ExitCode::usage, where, ": \"quantization_config\" says that the weights are quantised ",
+       method,
+       ", which this version cannot read; take the model's float32, bfloat16 or float16 "
+       "weights");
+}
+
+std::string huggingface_model_type(const std::string& source, const std::string& where) {
+  const json object = parse_object(source, where);
+  const auto found = object.find("model_type");
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::string huggingface_name(const std::string& model_type, const std::string& name) {
+  if (model_type != "gpt2" && !model_type.empty()) return name;
+  static const std::regex buffer(R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))");
+  static const std::regex bare(R"((wte\.|wpe\.|ln_f\.|h\.\d+\.(ln_1|attn|ln_2|mlp)\.).*)");
+  if (std::regex_match(name, buffer)) return "";
+  return std::regex_match(name, bare) ? "transformer." + name : name;
+}
+
+std::string update_huggingface_config(const std::string& source, Dtype dtype) {
+  auto object = nlohmann::ordered_json::parse(source);
+  const auto wanted = nlohmann::ordered_json(name(dtype));
+  bool changed = false, said = false;
+  for (const char* key : {"dtype", "torch_dtype"}) {  // transformers 5, and before
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) continue;
+    said = true;
+    changed = changed || *found != wanted;
+    *found = wanted;
+  }
+  // Where nothing is said, older versions of transformers take float32.
+  if (!said && dtype != Dtype::float32) changed = true, object["torch_dtype"] = wanted;
+  return changed ? object.dump(2) + "\n" : source;
+}
+
+std::string update_huggingface_config(const std::string& source, const ModelSpec& model) {
+  const auto fields = [](const ModelSpec& spec) { return json::parse(huggingface_config(spec)); };
+  const ModelSpec before = parse_huggingface_config(source, "config.json");
+  if (before == model) return source;
+  auto object = nlohmann::ordered_json::parse(source);
+  const json old_fields = fields(before), new_fields = fields(model);
+  for (const auto& [key, value] : new_fields.items())
+    if (!old_fields.contains(key) || old_fields[key] != value) object[key] = value;
   return object.dump(2) + "\n";
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "phalanx/spec/dtype.h"
 #include "phalanx/spec/model.h"
 
 namespace phalanx {
@@ -16,5 +17,24 @@ ModelSpec read_huggingface_config(const std::string& folder);
 
 /// config.json as `transformers` reads it, with a newline at the end.
 std::string huggingface_config(const ModelSpec& model);
+
+/// `json`, the text of a config.json, made to describe `model`: what this program does not know
+/// stays, and the text stays as it is if nothing differs.
+std::string update_huggingface_config(const std::string& json, const ModelSpec& model);
+
+/// The same for the type of the weights.
+std::string update_huggingface_config(const std::string& json, Dtype dtype);
+
+/// Refuses a config.json whose weights are quantised, by the name of the method: Error(usage).
+void refuse_quantized(const std::string& json, const std::string& where);
+
+/// "model_type" of a config.json; empty if it names none.
+std::string huggingface_model_type(const std::string& json, const std::string& where);
+
+/// What `transformers` calls a tensor today that a file calls `name`: files of the first GPT-2 lack
+/// the prefix "transformer.". Empty for the buffers in old files that are no weights (the causal
+/// mask attn.bias, attn.masked_bias). `model_type` as in config.json; empty: unknown, and GPT-2's
+/// names are known by their form.
+std::string huggingface_name(const std::string& model_type, const std::string& name);
 
 }  // namespace phalanx
