@@ -31,7 +31,7 @@ std::string reason(int error) {
 
 [[noreturn]] void fail_system(ExitCode code, int error, std::string_view doing,
                               const std::string& path) {
-  fail(code, "cannot ", doing, " ", path, ": ", reason(error));
+  throw SystemError(code, error, text("cannot ", doing, " ", path, ": ", reason(error)));
 }
 
 // The folder that holds `path`.
@@ -41,9 +41,8 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string free_space(const std::string& path) {
-  struct statvfs status{};
-  if (statvfs(folder_of(path).c_str(), &status) != 0) return "unknown";
-  return text(static_cast<uint64_t>(status.f_bavail) * status.f_frsize);
+  const auto free = free_bytes(folder_of(path));
+  return free ? text(*free) : "unknown";
 }
 
 }  // namespace
@@ -70,9 +69,9 @@ void OutputFile::put(const void* data, int64_t bytes, int64_t offset) {
     } else if (count == 0 || errno != EINTR) {
       const int error = count == 0 ? ENOSPC : errno;
       const bool full = error == ENOSPC || error == EDQUOT;
-      fail(code_, "cannot write ", path_, ": ", reason(error),
-           full ? text(" (", bytes - done, " more bytes wanted, ", free_space(path_), " free)")
-                : "");
+      const std::string space =
+          full ? text(" (", bytes - done, " more bytes wanted, ", free_space(path_), " free)") : "";
+      throw SystemError(code_, error, text("cannot write ", path_, ": ", reason(error), space));
     }
   }
 }
@@ -151,6 +150,19 @@ MappedFile::~MappedFile() {
   if (data_) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
+std::optional<int64_t> free_bytes(const std::string& path) {
+  struct statvfs status{};
+  if (statvfs(path.c_str(), &status) != 0) return std::nullopt;
+  return static_cast<int64_t>(status.f_bavail * status.f_frsize);
+}
+
+void drop_cached_pages(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  close(descriptor);
+}
+
 std::string read_file(const std::string& path, ExitCode code) {
   const InputFile file(path, code);
   std::string contents(file.size(), '\0');
@@ -179,7 +191,7 @@ void make_folder(const std::string& path, ExitCode code) {
 void rename_path(const std::string& from, const std::string& to, ExitCode code) {
   before("rename", to);
   if (rename(from.c_str(), to.c_str()) != 0)
-    fail(code, "cannot rename ", from, " to ", to, ": ", reason(errno));
+    throw SystemError(code, errno, text("cannot rename ", from, " to ", to, ": ", reason(errno)));
 }
 
 void sync_folder(const std::string& path, ExitCode code) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,17 @@ namespace phalanx {
 
 // Files that survive a crash: write aside, flush, rename. Every failure is an Error with the path,
 // what was tried, the system's reason and, on a full disk, the bytes wanted and free.
+
+/// What the operating system refused, with its number (EIO, ENOSPC ...).
+class SystemError : public Error {
+ public:
+  SystemError(ExitCode code, int number, const std::string& sentence)
+      : Error(code, sentence), number_(number) {}
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
 
 /// Runs before each operation that changes the disk ("create", "write", "sync", "rename", "remove",
 /// "mkdir"); may throw or end the process. For tests of faults.
@@ -91,6 +103,12 @@ class MappedFile {
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };
+
+/// Bytes that this user can still write in the file system of `path`; nothing if it does not say.
+std::optional<int64_t> free_bytes(const std::string& path);
+/// Takes what was flushed of a file out of the page cache, so that it is read from the disk. Where
+/// the system does not do that nothing happens.
+void drop_cached_pages(const std::string& path);
 
 std::string read_file(const std::string& path, ExitCode code);
 /// Writes `path` + ".tmp", flushes it, renames it over `path` and flushes the folder.

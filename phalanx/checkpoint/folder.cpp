@@ -89,10 +89,12 @@ std::string publish(Storage& storage, const std::string& unfinished, int64_t ste
   return storage.path(name);
 }
 
-void delete_old(Storage& storage, int keep) try {
+void delete_old(Storage& storage, int keep, int64_t keep_every) try {
   auto found = candidates(storage);
   std::erase_if(found, [](const auto& candidate) { return !candidate.defect.empty(); });
-  for (size_t i = keep; i < found.size(); ++i) storage.remove(found[i].name);
+  for (size_t i = keep; i < found.size(); ++i)
+    if (keep_every == 0 || step_of(found[i].name).value_or(0) % keep_every != 0)
+      storage.remove(found[i].name);
 } catch (const std::exception& error) {
   log_warning(text("an old checkpoint was not deleted: ", error.what()));
 }

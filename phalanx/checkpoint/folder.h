@@ -34,9 +34,9 @@ std::string publish(Storage& storage, const std::string& unfinished, int64_t ste
 /// trouble is a warning.
 void point_latest(Storage& storage, const std::string& name);
 
-/// Deletes all but the newest `keep` complete checkpoints. Never throws: what cannot be deleted is
-/// a warning.
-void delete_old(Storage& storage, int keep);
+/// Deletes all but the newest `keep` complete checkpoints and, unless it is 0, those of every
+/// `keep_every`-th step. Never throws: what cannot be deleted is a warning.
+void delete_old(Storage& storage, int keep, int64_t keep_every);
 
 /// Removes what killed saves left.
 void remove_unfinished(Storage& storage);

@@ -12,7 +12,7 @@ extern "C" int phalanx_command_train(int argc, char** argv) {
   CLI::App app(
       "Trains a model as the config says: on one rank, or on all that a launcher (phalanx run, "
       "torchrun, mpirun, srun) started. Called again it goes on where it was. SIGTERM and Ctrl-C "
-      "end it after a save, with exit code 75.",
+      "end it after a save, with exit code 75; SIGUSR1 saves and goes on.",
       "phalanx train");
   std::string path;
   app.add_option("config", path, "the run's TOML file")->required();
@@ -21,11 +21,12 @@ extern "C" int phalanx_command_train(int argc, char** argv) {
   if (!cli::parse(app, argc, argv)) return 0;
 
   const Config config = load_config(path, app.remaining()).config;
-  install_stop_signals();
+  install_signals();
   const cli::Rank rank = cli::join(config);
   Trainer trainer(config, rank.world);
-  const Ending ending =
-      run_training(trainer, {.stop_requested = stop_requested, .threads = rank.threads});
+  const Ending ending = run_training(trainer, {.stop_requested = stop_requested,
+                                               .saves_requested = saves_requested,
+                                               .threads = rank.threads});
   if (ending == Ending::interrupted) return static_cast<int>(ExitCode::interrupted);
   // A peer may have had the signal.
   if (ending == Ending::not_saved) return 128 + (stop_requested() ? stop_requested() : SIGTERM);

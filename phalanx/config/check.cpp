@@ -86,6 +86,15 @@ void check_training(const Config& config, Violations& found) {
     add(found, "optimizer.momentum",
         text("optimizer.momentum = ", config.optimizer.momentum,
              " has no meaning with optimizer.kind = \"adamw\"; set beta1 instead, or use \"sgd\""));
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (checkpoint.local.find("://") != std::string::npos)
+    add(found, "checkpoint.local",
+        text("checkpoint.local = \"", checkpoint.local,
+             "\" is no folder of this host; give it as checkpoint.folder"));
+  if (!checkpoint.local.empty() && checkpoint.local == checkpoint_folder(config))
+    add(found, "checkpoint.local",
+        text("checkpoint.local = \"", checkpoint.local,
+             "\" is where checkpoints lie anyway; give another folder or leave it out"));
   for (auto [key, value] :
        {std::pair{"train.run_dir", &config.train.run_dir}, {"train.resume", &config.train.resume}})
     if (value->empty())

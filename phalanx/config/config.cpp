@@ -52,4 +52,9 @@ const char* name(RecomputeMode mode) {
   return "?";
 }
 
+std::string checkpoint_folder(const Config& config) {
+  const std::string& folder = config.checkpoint.folder;
+  return folder.empty() ? config.train.run_dir + "/checkpoints" : folder;
+}
+
 }  // namespace phalanx

@@ -78,9 +78,17 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
+/// If any of every, every_minutes and keep_every is set, one is saved after the last step too.
 struct CheckpointConfig {
-  int64_t every = 100;  ///< steps; one is saved after the last step too; 0: none at all
-  int64_t keep = 2;     ///< newest checkpoints kept; 0: all
+  int64_t every = 100;       ///< steps; 0: not by steps
+  double every_minutes = 0;  ///< 0: not by time
+  int64_t keep = 2;          ///< newest checkpoints kept; 0: all
+  int64_t keep_every = 0;    ///< steps whose checkpoints are never deleted; 0: none
+  std::string folder;        ///< empty (before resolve): run_dir/checkpoints
+  std::string local;         ///< of this host, copied to `folder` in the background; empty: none
+  bool async = false;
+  bool verify_after_save = false;
+  bool saves() const { return every > 0 || every_minutes > 0 || keep_every > 0; }
   bool operator==(const CheckpointConfig&) const = default;
 };
 
@@ -102,5 +110,8 @@ struct Config {
   Config() { parallel.degree.dp_shard = 0; }
   bool operator==(const Config&) const = default;
 };
+
+/// [checkpoint] folder, or what it is by default: run_dir/checkpoints.
+std::string checkpoint_folder(const Config& config);
 
 }  // namespace phalanx

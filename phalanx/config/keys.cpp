@@ -236,9 +236,24 @@ void add_rest(Table& table) {
   table.section("checkpoint", "What is saved.");
   const auto checkpoint = table.part([](auto& config) -> auto& { return config.checkpoint; });
   checkpoint("every", &CheckpointConfig::every,
-             "steps between checkpoints, and one after the last step; 0: none at all", steps);
+             "steps between checkpoints, and one after the last step; 0: none by steps", steps);
+  checkpoint("every_minutes", &CheckpointConfig::every_minutes,
+             "minutes between checkpoints, by the clock of rank 0; 0: none by time", not_negative);
   checkpoint("keep", &CheckpointConfig::keep, "newest checkpoints that are kept; 0: all",
              between(0, 1 << 30));
+  checkpoint("keep_every", &CheckpointConfig::keep_every,
+             "steps between checkpoints that are never deleted; 0: none", steps);
+  checkpoint("folder", &CheckpointConfig::folder,
+             "where checkpoints lie: a folder that all ranks see, or `s3://bucket/prefix`; empty: "
+             "`checkpoints` in train.run_dir");
+  checkpoint("local", &CheckpointConfig::local,
+             "a folder of each host's own that is saved to first and copied to `folder` in the "
+             "background; empty: none");
+  checkpoint("async", &CheckpointConfig::async,
+             "training waits for a copy of the state in memory only, which takes as much as the "
+             "state");
+  checkpoint("verify_after_save", &CheckpointConfig::verify_after_save,
+             "every rank reads its file back and compares before the checkpoint counts");
   table.section("recompute", "Memory for compute.");
   const auto recompute = table.part([](auto& config) -> auto& { return config.recompute; });
   recompute("mode", &RecomputeConfig::mode,

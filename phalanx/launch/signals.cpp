@@ -7,10 +7,14 @@
 namespace phalanx {
 namespace {
 
-std::atomic<int> requested{0};
+std::atomic<int> requested{0}, saves{0};
 static_assert(std::atomic<int>::is_always_lock_free);  // a signal handler may touch nothing else
 
 void on_signal(int number) {
+  if (number == SIGUSR1) {
+    ++saves;
+    return;
+  }
   int expected = 0;
   if (!requested.compare_exchange_strong(expected, number) && number == SIGINT &&
       expected == SIGINT) {
@@ -21,7 +25,7 @@ void on_signal(int number) {
 
 }  // namespace
 
-void install_stop_signals() {
+void install_signals() {
   struct sigaction action{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -29,5 +33,6 @@ void install_stop_signals() {
 }
 
 int stop_requested() { return requested.load(std::memory_order_relaxed); }
+int saves_requested() { return saves.load(std::memory_order_relaxed); }
 
 }  // namespace phalanx

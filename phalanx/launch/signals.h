@@ -2,13 +2,17 @@
 
 namespace phalanx {
 
-/// From now on the first SIGTERM, SIGINT or SIGUSR1 does not end this process but asks it to: a
-/// trainer that polls stop_requested() after each step saves and leaves with
-/// ExitCode::interrupted. A second SIGINT ends it at once. Ranks receive such signals at different
-/// steps, so they have to agree (all-reduce the flag) before they act on it.
-void install_stop_signals();
+/// From now on the first SIGTERM or SIGINT does not end this process but asks it to: a trainer that
+/// polls stop_requested() after each step saves and leaves with ExitCode::interrupted. A second
+/// SIGINT ends it at once. SIGUSR1 asks to save and go on. Ranks receive such signals at different
+/// steps, so they have to agree (all-reduce what they were asked) before they act on it.
+void install_signals();
 
 /// The signal that asked, or 0.
 int stop_requested();
+
+/// How many times SIGUSR1 has come. All ranks are sent it: the largest number is what counts, so
+/// that ranks that hear of it a step later do not ask again.
+int saves_requested();
 
 }  // namespace phalanx

@@ -24,6 +24,7 @@ std::string to_json(const StepMetrics& metrics) {
                                  {"comm_wait_ms", metrics.comm_wait_ms}};
   for (const auto& [row, bytes] : metrics.comm_bytes) line["comm_bytes"][row] = bytes;
   if (metrics.validation_loss) line["validation_loss"] = *metrics.validation_loss;
+  if (metrics.save_ms) line["save_ms"] = *metrics.save_ms;
   if (metrics.skipped) line["skipped"] = true;
   return line.dump();
 }

@@ -20,7 +20,9 @@ struct StepMetrics {
   std::map<std::string, int64_t> comm_bytes;  ///< "<dimension>/<purpose>", received by this rank
   double comm_wait_ms = 0;                    ///< that this rank waited for others in this step
   std::optional<double> validation_loss;      ///< where the step was followed by an evaluation
-  bool skipped = false;                       ///< no update: [train] on_nan = "skip"
+  /// That steps since the line before, this one excepted, were followed by waiting for checkpoints.
+  std::optional<double> save_ms;
+  bool skipped = false;  ///< no update: [train] on_nan = "skip"
 };
 
 /// One JSON object, without an end of line. Numbers that are not finite become null.

@@ -8,7 +8,7 @@
 
 #include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
-#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/checkpointer.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
 #include "phalanx/device/memory.h"
@@ -30,7 +30,6 @@ class Run {
   Run(Trainer& trainer, const RunOptions& options)
       : trainer_(trainer), config_(trainer.config()), options_(options) {
     first_ = trainer.everyone().rank() == 0;
-    saves_ = config_.checkpoint.every > 0;
   }
 
   Ending go() {
@@ -43,14 +42,16 @@ class Run {
                " steps; train on with --train.steps=", trainer_.step() + config_.train.steps));
       return Ending::was_finished;
     }
-    start_ = Clock::now();
+    start_ = last_save_ = Clock::now();
     while (true) {
       const bool last = one_step();
-      const bool stop = agree(options_.stop_requested());
-      const bool due = saves_ && trainer_.step() % config_.checkpoint.every == 0;
-      if (saves_ && (due || last || stop)) save();
-      if (last) return finish();
-      if (stop) return interrupt();
+      const Wishes wishes = agree();
+      if (checkpointer_) checkpointer_->poll();
+      tell_saved();
+      if (checkpointer_ && (due() || wishes.save || last || wishes.stop)) save();
+      if (!last && !wishes.stop) continue;
+      wait_for_checkpoint();
+      return last ? finish() : interrupt();
     }
   }
 
@@ -60,22 +61,36 @@ class Run {
     const std::string& wanted = config_.train.resume;
     if (wanted == "never") return "";
     const std::string path =
-        wanted == "auto"
-            ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_)).value_or("")
-            : find_checkpoint(trainer_.everyone(), wanted);
+        wanted == "auto" ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_),
+                                             config_.checkpoint.local)
+                               .value_or("")
+                         : find_checkpoint(trainer_.everyone(), wanted);
     if (!path.empty()) trainer_.load(path);
     return path;
   }
 
   void prepare_folder() {
+    if (first_) make_folder(config_.train.run_dir, ExitCode::environment);
+    open_checkpoints();  // refuses if another run is here
     if (first_) {
-      make_folder(config_.train.run_dir, ExitCode::environment);
       replace_file(config_.train.run_dir + "/config.toml", to_toml(config_), ExitCode::environment);
       metrics_.emplace(config_.train.run_dir + "/metrics.jsonl");
       progress_.emplace(options_.descriptor);
     }
     trainer_.everyone().barrier({"run", "start"});
-    if (saves_) prepare_checkpoints(trainer_.everyone(), checkpoint_folder(config_));
+  }
+
+  void open_checkpoints() {
+    const CheckpointConfig& wanted = config_.checkpoint;
+    if (!wanted.saves()) return;
+    checkpointer_.emplace(trainer_.everyone(), checkpoint_folder(config_),
+                          SaveOptions{.keep = static_cast<int>(wanted.keep),
+                                      .keep_every = wanted.keep_every,
+                                      .async = wanted.async,
+                                      .verify_after_save = wanted.verify_after_save,
+                                      .local = wanted.local},
+                          trainer_.step());
+    checkpointer_->prepare(trainer_.state());
   }
 
   void measure_limit() {
@@ -123,8 +138,9 @@ class Run {
     metrics.peak_memory_bytes = peak_;
     show(metrics, logged);
     if (evaluates) evaluate(metrics);
+    if (save_ms_ > 0) metrics.save_ms = save_ms_;
     if (logged && metrics_) metrics_->append(metrics);
-    if (logged) busy_ = 0, unlogged_ = 0;
+    if (logged) busy_ = 0, unlogged_ = 0, save_ms_ = 0;
     return last;
   }
 
@@ -150,9 +166,38 @@ class Run {
              " tokens"));
   }
 
+  // By steps; by time and on demand all ranks agree on (Wishes).
+  bool due() const {
+    const CheckpointConfig& wanted = config_.checkpoint;
+    const auto every = [&](int64_t steps) { return steps > 0 && trainer_.step() % steps == 0; };
+    return every(wanted.every) || every(wanted.keep_every);
+  }
+
   void save() {
+    const auto begin = Clock::now();
+    show_saving();
+    checkpointer_->save(trainer_.run_state(), trainer_.state());
+    last_save_ = Clock::now();
+    save_ms_ += 1e3 * seconds_since(begin);
+    tell_saved();
+  }
+
+  void wait_for_checkpoint() {
+    if (!checkpointer_ || !checkpointer_->in_flight()) return;
+    show_saving();
+    checkpointer_->finish();
+    tell_saved();
+  }
+
+  void show_saving() {
+    if (progress_ && progress_->live())
+      progress_->update(text("step ", trainer_.step(), ": saving ..."), true);
+  }
+
+  void tell_saved() {
+    if (!checkpointer_ || checkpointer_->newest() == saved_) return;
+    saved_ = checkpointer_->newest();
     if (progress_) progress_->clear();
-    saved_ = trainer_.save(checkpoint_folder(config_), static_cast<int>(config_.checkpoint.keep));
     say(text("saved ", saved_));
   }
 
@@ -165,12 +210,12 @@ class Run {
 
   Ending interrupt() {
     if (progress_) progress_->clear();
-    say(saves_ ? text("interrupted after step ", trainer_.step(),
-                      " and saved; the same command "
-                      "goes on from there")
-               : text("interrupted after step ", trainer_.step(),
-                      "; nothing was saved (checkpoint.every = 0)"));
-    return saves_ ? Ending::interrupted : Ending::not_saved;
+    say(checkpointer_ ? text("interrupted after step ", trainer_.step(),
+                             " and saved; the same command "
+                             "goes on from there")
+                      : text("interrupted after step ", trainer_.step(),
+                             "; nothing was saved (checkpoint.every = 0)"));
+    return checkpointer_ ? Ending::interrupted : Ending::not_saved;
   }
 
   double reduce(double value, Op op) {
@@ -178,7 +223,27 @@ class Run {
     trainer_.everyone().all_reduce(all, op, {"run", "metrics"}).wait();
     return *all.const_data_ptr<double>();
   }
-  bool agree(int stop) { return reduce(stop, Op::max) != 0; }
+
+  // What any rank wants after this step.
+  struct Wishes {
+    bool stop = false, save = false;
+  };
+  Wishes agree() {
+    const double minutes = config_.checkpoint.every_minutes;
+    const bool late = first_ && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
+    at::Tensor all = at::full({3}, 0, at::kDouble);
+    double* wishes = all.mutable_data_ptr<double>();
+    wishes[0] = options_.stop_requested(), wishes[1] = late;
+    wishes[2] = options_.saves_requested();
+    trainer_.everyone().all_reduce(all, Op::max, {"run", "wishes"}).wait();
+    const auto requested = static_cast<int64_t>(wishes[2]);
+    const bool asked = requested > requested_;
+    requested_ = std::max(requested_, requested);
+    if (asked && !checkpointer_)
+      say("asked to save, but nothing is saved in this run (checkpoint.every = 0)");
+    return {.stop = wishes[0] != 0, .save = asked || wishes[1] != 0};
+  }
+
   void say(const std::string& line) {
     if (progress_) progress_->say(line);
   }
@@ -186,23 +251,22 @@ class Run {
   Trainer& trainer_;
   const Config& config_;
   const RunOptions& options_;
-  bool first_ = false, saves_ = false;
+  bool first_ = false;
+  std::optional<Checkpointer> checkpointer_;
   std::optional<MetricsFile> metrics_;  // rank 0
   std::optional<Progress> progress_;    // rank 0
   double limit_ = 0;                    // floating-point operations per second, all ranks
-  Clock::time_point start_;
-  double busy_ = 0;       // seconds in steps since the last logged one
-  int64_t unlogged_ = 0;  // and their number
-  int64_t done_ = 0;      // steps of this process
+  Clock::time_point start_, last_save_;
+  int64_t requested_ = 0;  // saves that were asked for, and made
+  double save_ms_ = 0;     // that steps waited for saves, since the last logged one
+  double busy_ = 0;        // seconds in steps since the last logged one
+  int64_t unlogged_ = 0;   // and their number
+  int64_t done_ = 0;       // steps of this process
   int64_t peak_ = 0;
   std::string saved_;
 };
 
 }  // namespace
-
-std::string checkpoint_folder(const Config& config) {
-  return config.train.run_dir + "/checkpoints";
-}
 
 Ending run_training(Trainer& trainer, const RunOptions& options) {
   return Run(trainer, options).go();

@@ -117,13 +117,16 @@ std::vector<StateEntry> Trainer::state() const {
   return entries;
 }
 
+RunState Trainer::run_state() const {
+  return {.step = step_,
+          .consumed_samples = consumed_,
+          .config = to_toml(config_),
+          .versions = {{"phalanx", PHALANX_VERSION}},
+          .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
+}
+
 std::string Trainer::save(const std::string& folder, int keep) {
-  const RunState run{.step = step_,
-                     .consumed_samples = consumed_,
-                     .config = to_toml(config_),
-                     .versions = {{"phalanx", PHALANX_VERSION}},
-                     .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
-  return save_checkpoint(*everyone_, folder, run, state(), keep);
+  return save_checkpoint(*everyone_, folder, run_state(), state(), keep);
 }
 
 void Trainer::load(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "phalanx/checkpoint/manifest.h"
 #include "phalanx/config/config.h"
 #include "phalanx/parallel/parallelize.h"
 #include "phalanx/parallel/update.h"
@@ -46,6 +47,10 @@ class Trainer {
 
   /// Writes folder/step-N, keeps the newest `keep` checkpoints, returns the new one's path.
   std::string save(const std::string& folder, int keep);
+  /// What a checkpoint holds: scalars, and this rank's part of all tensors, not copied. For a
+  /// Checkpointer, which saves in the background (checkpoint/checkpointer.h).
+  RunState run_state() const;
+  std::vector<StateEntry> state() const;
   /// Goes on from a checkpoint, whatever the layout was that wrote it.
   void load(const std::string& path);
 
@@ -55,7 +60,6 @@ class Trainer {
   const DataSet& data() const { return batches_->data(); }
 
  private:
-  std::vector<StateEntry> state() const;
   double sum_over_ranks(double value, std::string_view purpose);
   [[noreturn]] void stop_at_nan(double local_loss, double loss, double norm);
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "phalanx/base/files.h"
 #include "tests/support/process.h"
 #include "tests/support/ranks.h"
 #include "tests/train/small_run.h"
@@ -96,6 +97,37 @@ TEST(TrainCommand, SigtermSavesAndExits75AndTheSameCommandGoesOn) {
   EXPECT_EQ(again.code, 0);
   EXPECT_TRUE(contains(again.error, "has finished its 400 steps; train on with --train.steps=800"))
       << again.error;
+}
+
+TEST(TrainCommand, Sigusr1SavesAndTrainingGoesOn) {
+  const Folder folder;
+  Program program(with_binary(
+      on_ranks(2, {"train", folder.config, "--train.steps=400", "--checkpoint.every=1000"})));
+  ASSERT_TRUE(program.wait_for("step 20/400"));
+  program.signal(SIGUSR1);
+  ASSERT_TRUE(program.wait_for("saved "));
+  const auto run = program.finish();
+  EXPECT_EQ(run.code, 0) << run.error;
+  EXPECT_TRUE(contains(run.error, "step 400/400"));
+  size_t saved = 0;
+  for (size_t at = 0; (at = run.error.find("saved ", at)) != std::string::npos; ++at) ++saved;
+  EXPECT_EQ(saved, 2u) << run.error;
+  EXPECT_TRUE(fs::exists(folder.run_dir + "/checkpoints/step-400"));
+}
+
+TEST(TrainCommand, ASecondRunInTheSameFolderIsRefused) {
+  const Folder folder;
+  Program first(with_binary(on_ranks(2, {"train", folder.config, "--train.steps=100000",
+                                         "--checkpoint.every=20", "--checkpoint.keep=0"})));
+  ASSERT_TRUE(first.wait_for("step 20/100000"));
+  const auto second = run_phalanx({"train", folder.config, "--train.steps=50"});
+  EXPECT_EQ(second.code, 6) << second.error;
+  for (const std::string fragment : {"another run saves in ", "host ", "process ", "since 20"})
+    EXPECT_TRUE(contains(second.error, fragment)) << second.error;
+  EXPECT_EQ(run_phalanx({"eval", folder.config}).code, 0);  // reading needs no lock
+  first.signal(SIGTERM);
+  EXPECT_EQ(first.finish().code, 75);
+  EXPECT_TRUE(contains(read_file(folder.run_dir + "/config.toml", ExitCode::usage), "100000"));
 }
 
 TEST(TrainCommand, BadInputsAreOneSentenceWithTheExitCode) {

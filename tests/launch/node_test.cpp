@@ -73,16 +73,18 @@ TEST(Node, TooFewDescriptorsAreAnErrorAndASoftLimitIsRaised) {
 
 TEST(Signals, TheFirstAsksTheSecondInterruptEnds) {
   const int asked = in_child([] {
-    install_stop_signals();
-    if (stop_requested() != 0) _exit(1);
+    install_signals();
+    if (stop_requested() != 0 || saves_requested() != 0) _exit(1);
+    raise(SIGUSR1);  // asks to save, not to stop
     raise(SIGUSR1);
+    if (stop_requested() != 0 || saves_requested() != 2) _exit(2);
     raise(SIGTERM);
     raise(SIGTERM);  // launchers send it twice
-    _exit(stop_requested() == SIGUSR1 ? 0 : 2);
+    _exit(stop_requested() == SIGTERM ? 0 : 3);
   });
   EXPECT_EQ(asked, 0);
   const int ended = in_child([] {
-    install_stop_signals();
+    install_signals();
     raise(SIGINT);
     if (stop_requested() != SIGINT) _exit(1);
     raise(SIGINT);

@@ -108,7 +108,9 @@ void run_ranks(int ranks, std::function<void(World&)> body, const RanksOptions& 
   }
 }
 
-std::string temporary_folder() {
+namespace {
+
+std::string new_folder(const std::filesystem::path& parent) {
   struct Folders {
     pid_t owner = getpid();
     std::vector<std::string> paths;
@@ -118,11 +120,20 @@ std::string temporary_folder() {
     }
   };
   static Folders folders;
-  std::string pattern = (std::filesystem::temp_directory_path() / "phalanx-test-XXXXXX").string();
+  std::string pattern = (parent / "phalanx-test-XXXXXX").string();
   require(mkdtemp(pattern.data()) != nullptr, ExitCode::environment, "mkdtemp failed for ",
           pattern);
   folders.paths.push_back(pattern);
   return pattern;
+}
+
+}  // namespace
+
+std::string temporary_folder() { return new_folder(std::filesystem::temp_directory_path()); }
+
+std::string memory_folder() {
+  const std::string memory = "/dev/shm";
+  return access(memory.c_str(), W_OK) == 0 ? new_folder(memory) : temporary_folder();
 }
 
 }  // namespace phalanx::testing

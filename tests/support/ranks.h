@@ -29,5 +29,7 @@ std::vector<int> fork_ranks(int ranks, std::function<int(const WorldInfo& info)>
 
 /// A new empty folder, removed at exit of the process that made it.
 std::string temporary_folder();
+/// The same in memory, where the system has such a place: for tests that flush a thousand times.
+std::string memory_folder();
 
 }  // namespace phalanx::testing

@@ -1,0 +1,57 @@
+#include "phalanx/checkpoint/lock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/log.h"
+
+namespace phalanx {
+namespace {
+
+// "host node3, process 4711, since 2025-11-29 18:00:12 UTC"
+std::string this_process() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  std::array<char, 32> since{};
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::strftime(since.data(), since.size(), "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &parts));
+  return text("host ", host.data(), ", process ", getpid(), ", since ", since.data());
+}
+
+std::string owner(int file) {
+  std::array<char, 512> told{};
+  const ssize_t count = pread(file, told.data(), told.size() - 1, 0);
+  return count > 0 ? std::string(told.data(), static_cast<size_t>(count)) : "owner unknown";
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder) {
+  const std::string path = folder + "/.lock";
+  file_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  require(file_.open(), ExitCode::checkpoint, "cannot open ", path, ": ", std::strerror(errno));
+  struct flock wanted{};
+  wanted.l_type = F_WRLCK;
+  wanted.l_whence = SEEK_SET;
+  if (fcntl(file_.get(), F_OFD_SETLK, &wanted) != 0) {
+    const int error = errno;
+    require(error != EAGAIN && error != EACCES, ExitCode::checkpoint, "another run saves in ",
+            folder, " (", owner(file_.get()), "); stop it, or give this run another folder");
+    log_warning(text("cannot lock ", path, ": ", std::strerror(error),
+                     "; a second run in this folder would not be noticed"));
+    return;
+  }
+  const std::string told = this_process();  // for people; the lock itself is the kernel's
+  if (ftruncate(file_.get(), 0) != 0 ||
+      pwrite(file_.get(), told.data(), told.size(), 0) != static_cast<ssize_t>(told.size()))
+    log_warning(text("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace phalanx

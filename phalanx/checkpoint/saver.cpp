@@ -1,0 +1,347 @@
+#include "phalanx/checkpoint/saver.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
+#include "phalanx/base/log.h"
+#include "phalanx/checkpoint/agree.h"
+#include "phalanx/checkpoint/folder.h"
+#include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/plan.h"
+#include "phalanx/checkpoint/state_file.h"
+#include "phalanx/checkpoint/verify.h"
+
+namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+void check_run(const RunState& run, const Storage& folder) {
+  require(run.step >= 0 && run.consumed_samples >= 0, ExitCode::checkpoint, "cannot save step ",
+          run.step, " after ", run.consumed_samples, " samples in ", folder.path(""));
+  for (const auto& [key, value] : run.values)
+    if (const double* number = std::get_if<double>(&value))
+      require(std::isfinite(*number), ExitCode::checkpoint, "cannot save the value ", key, " = ",
+              *number, " in ", folder.path(""), "; it must be finite");
+}
+
+void require_space(const Storage& storage, int64_t wanted, const std::string& what) {
+  const auto free = free_bytes(storage.path(""));
+  require(!free || *free >= wanted, ExitCode::checkpoint, "cannot save ", what, " in ",
+          storage.path(""), ": ", wanted, " bytes wanted, ", free.value_or(0),
+          " free; free some, or keep fewer checkpoints (checkpoint.keep)");
+}
+
+}  // namespace
+
+// All that tasks use. This thread changes it while none runs.
+struct Saver::Save {
+  SaveOptions options;
+  std::shared_ptr<Storage> folder, local;
+  std::shared_ptr<const SavePlan> plan;
+  RunState run;
+  int rank = 0;
+  StateFile file;
+  std::vector<at::Tensor> tensors;  // of the file's parts
+  std::string unfinished, local_unfinished, local_name;
+  std::vector<std::string> reports;
+  Manifest manifest;
+
+  WriteOptions write_options() const { return {options.verify_after_save, options.retry_pause}; }
+  std::string write(TaskProgress& progress);
+  void make_manifest();
+  std::string publish_local(TaskProgress& progress);
+  std::string copy(TaskProgress& progress);
+  std::string publish_folder(TaskProgress& progress);
+  void remove_local();
+};
+
+std::string Saver::Save::write(TaskProgress& progress) {
+  Storage& to = local ? *local : *folder;
+  const std::string& where = local ? local_unfinished : unfinished;
+  const auto report = write_state_file(to, where, file, write_options(), progress);
+  return to_bytes(report);
+}
+
+// `created` is later than that of every checkpoint that is there, even if the clock was set back.
+void Saver::Save::make_manifest() {
+  manifest = finish_manifest(*plan, reports, run);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  manifest.created = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  for (const Storage* storage : {folder.get(), local.get()})
+    if (storage)
+      for (const auto& candidate : candidates(*storage))
+        manifest.created = std::max(manifest.created, candidate.created + 1);
+}
+
+// The local folder has a checkpoint only if all ranks wrote on this host; its path, else "".
+std::string Saver::Save::publish_local(TaskProgress& progress) {
+  make_manifest();
+  if (!size_defects(*local, local_unfinished, manifest).empty()) return "";
+  write_manifest(*local, local_unfinished, manifest, write_options(), progress);
+  const std::string path = publish(*local, local_unfinished, run.step);
+  local_unfinished.clear();
+  delete_old(*local, 1, 0);
+  return path;
+}
+
+std::string Saver::Save::copy(TaskProgress& progress) {
+  const FileReport report = file_report(reports[rank]);
+  const StateFile written = written_file(local, local_name, file, report);
+  const auto copied = write_state_file(*folder, unfinished, written, write_options(), progress);
+  require(progress.cancelled || copied == report, ExitCode::checkpoint, "the files in ",
+          local->path(local_name), " changed while they were copied to ", folder->path(""));
+  return "";
+}
+
+std::string Saver::Save::publish_folder(TaskProgress& progress) {
+  if (!local) make_manifest();
+  write_manifest(*folder, unfinished, manifest, write_options(), progress);
+  const std::string path = publish(*folder, unfinished, run.step);
+  unfinished.clear();
+  if (options.keep > 0) delete_old(*folder, options.keep, options.keep_every);
+  return path;
+}
+
+// What is left where the local folder does not become a checkpoint. Ranks of a host may meet here.
+void Saver::Save::remove_local() {
+  if (!local || local_unfinished.empty()) return;
+  try {
+    local->remove(local_unfinished);
+  } catch (const Error&) {  // the next start removes it
+  }
+}
+
+Saver::Saver(Communicator& world, const std::string& folder, SaveOptions options)
+    : world_(world), options_(std::move(options)) {
+  agree(world_, "folder", [&] {
+    folder_ = open_storage(folder);
+    if (!options_.local.empty()) {
+      require(options_.local.find("://") == std::string::npos, ExitCode::checkpoint,
+              "checkpoint.local = ", options_.local, " must be a folder of this host");
+      local_ = open_storage(options_.local);
+    }
+    return std::string();
+  });
+}
+
+Saver::~Saver() { discard(); }
+
+void Saver::plan(std::span<const StateEntry> entries) {
+  std::string description;
+  const auto hashes = agree(world_, "plan", [&] {
+    description = describe_entries(entries);
+    return to_hex(hash_of(description.data(), static_cast<int64_t>(description.size())));
+  });
+  if (plan_ && hashes == described_) return;
+  plan_ = std::make_shared<const SavePlan>(
+      plan_save(agree(world_, "plan", [&] { return description; })));
+  described_ = hashes;
+}
+
+void Saver::check_space(const std::string& what) const {
+  int64_t own = 0, all = 0;
+  for (const auto& planned : plan_->parts) {
+    const int64_t bytes = plan_->entries[planned.entry].parts[planned.part].bytes;
+    all += bytes;
+    if (planned.writer == world_.rank()) own += bytes;
+  }
+  if (local_) require_space(*local_, own, what);
+  if (world_.rank() == 0) require_space(*folder_, all, what);
+}
+
+void Saver::prepare(std::span<const StateEntry> entries) {
+  plan(entries);
+  agree(world_, "space", [&] {
+    check_space("this run's state");
+    Save nothing;
+    nothing.plan = plan_;
+    add_parts(nothing, entries);
+    return std::string();
+  });
+}
+
+// This rank's parts; with `async` a copy of them.
+void Saver::add_parts(Save& save, std::span<const StateEntry> entries) {
+  for (const auto& planned : plan_->parts) {
+    if (planned.writer != world_.rank()) continue;
+    const ManifestEntry& entry = plan_->entries[planned.entry];
+    const ManifestEntry::Part& part = entry.parts[planned.part];
+    save.file.parts.push_back(
+        {part_name(entry, part.box), entry.dtype, part.box.size, 0, part.bytes});
+    save.tensors.push_back(entries[planned.own_entry].parts[planned.own_part].local.detach());
+  }
+  if (!options_.async) return;
+  const int64_t bytes = save.file.bytes();
+  if (!staging_.defined() || staging_.numel() < bytes) staging_ = at::empty({bytes}, at::kByte);
+  int64_t offset = 0;
+  for (size_t part = 0; part < save.tensors.size(); ++part) {
+    const at::Tensor copy = staging_.narrow(0, offset, save.file.parts[part].bytes);
+    copy_row_major(save.tensors[part], static_cast<char*>(copy.mutable_data_ptr()));
+    offset += copy.numel();
+    save.tensors[part] = copy;
+  }
+}
+
+void Saver::begin(const RunState& run, std::span<const StateEntry> entries) {
+  finish();
+  plan(entries);
+  const auto save = std::make_shared<Save>();
+  save->options = options_, save->folder = folder_, save->local = local_, save->plan = plan_;
+  save->run = run, save->rank = world_.rank();
+  save->file.name = state_file_name(world_.rank(), world_.size());
+  save->file.step = run.step;
+  save_ = save;
+  try {
+    const auto told = agree(world_, "begin", [&]() -> std::string {
+      const std::string what = text("step ", run.step);
+      if (world_.rank() == 0) check_run(run, *folder_);
+      check_space(what);
+      if (world_.rank() == 0) {
+        save->unfinished = folder_->begin(run.step);
+        if (local_) save->local_unfinished = local_->begin(run.step);
+      }
+      add_parts(*save, entries);
+      return nlohmann::json{save->unfinished, save->local_unfinished}.dump();
+    });
+    const auto names = nlohmann::json::parse(told[0]);
+    save->unfinished = names[0].get<std::string>();
+    save->local_unfinished = names[1].get<std::string>();
+  } catch (...) {
+    discard();
+    throw;
+  }
+  save->file.read = [save = save.get()](size_t part, const UsePiece& use) {
+    for_each_piece(save->tensors[part], use);
+  };
+  start(Phase::writing, [save](TaskProgress& progress) { return save->write(progress); });
+}
+
+void Saver::start(Phase phase, std::function<std::string(TaskProgress&)> work) {
+  phase_ = phase;
+  task_ = work ? Task(std::move(work)) : Task();
+  progress_ = 0;
+  moved_ = Clock::now();
+}
+
+// Where all ranks are with this phase.
+Saver::Look Saver::look() {
+  enum : int64_t { working, ended, failed, stuck };
+  int64_t mine = ended;
+  if (task_.status() == Task::Status::failed) mine = failed;
+  if (task_.status() == Task::Status::running) {
+    if (const int64_t progress = task_.progress(); progress != progress_)
+      progress_ = progress, moved_ = Clock::now();
+    mine = Clock::now() - moved_ > options_.deadline ? stuck : working;
+  }
+  at::Tensor all = at::empty({world_.size()}, at::kLong);
+  const at::Tensor own = at::full({1}, mine, at::kLong);
+  const Handle handle = world_.all_gather(all, own, {"checkpoint", "progress"});
+  handle.wait();
+  handle.wait_inputs();
+  const int64_t* states = all.const_data_ptr<int64_t>();
+  const int64_t worst = *std::max_element(states, states + world_.size());
+  if (worst <= ended && std::count(states, states + world_.size(), ended) < world_.size())
+    return Look::working;
+  task_.cancel();  // of no effect if all ended
+  return mine == stuck ? Look::stuck : Look::ended;
+}
+
+bool Saver::advance() {
+  if (!save_) return false;
+  const Look seen = look();
+  if (seen == Look::working) return true;
+  try {
+    next(agree(world_, "save", [&] {
+      if (seen == Look::stuck) {
+        task_.abandon();
+        fail(ExitCode::checkpoint, "saving step ", save_->run.step, " in ", folder_->path(""),
+             " got no further for ",
+             std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count(),
+             " s; the disk or the server does not answer");
+      }
+      return task_.result();
+    }));
+  } catch (...) {
+    discard();
+    throw;
+  }
+  return save_ != nullptr;
+}
+
+// All ranks have ended the phase; `told` is what they say.
+void Saver::next(const std::vector<std::string>& told) {
+  const auto save = save_;
+  const bool first = world_.rank() == 0;
+  const auto publish_folder = [save](TaskProgress& progress) {
+    return save->publish_folder(progress);
+  };
+  if (phase_ == Phase::writing) {
+    save->reports = told;
+    save->tensors.clear();
+    if (!first)
+      start(Phase::publishing, {});
+    else if (local_)
+      start(Phase::publishing,
+            [save](TaskProgress& progress) { return save->publish_local(progress); });
+    else
+      start(Phase::publishing, publish_folder);
+  } else if (phase_ == Phase::publishing && local_) {
+    save->local_name = save->local_unfinished;
+    if (!told[0].empty()) {
+      newest_ = told[0];
+      save->local_name = newest_.substr(newest_.rfind('/') + 1);
+      save->local_unfinished.clear();
+    }
+    start(Phase::copying, [save](TaskProgress& progress) { return save->copy(progress); });
+  } else if (phase_ == Phase::copying) {
+    start(Phase::publishing_copy, [save, first](TaskProgress& progress) {
+      save->remove_local();
+      return first ? save->publish_folder(progress) : "";
+    });
+  } else {
+    newest_ = told[0];
+    save->unfinished.clear();
+    save_.reset();
+    start(Phase::idle, {});
+  }
+}
+
+void Saver::discard() {
+  task_.cancel();
+  task_ = Task();
+  phase_ = Phase::idle;
+  if (!save_) return;
+  const auto save = std::move(save_);
+  save_.reset();
+  save->remove_local();
+  if (world_.rank() == 0 && !save->unfinished.empty()) try {
+      folder_->remove(save->unfinished);
+    } catch (const Error&) {  // the next start removes it
+    }
+}
+
+void Saver::await(bool copied_too) {
+  microseconds pause(50);
+  while (save_ && (copied_too || phase_ < Phase::copying)) {
+    const Phase before = phase_;
+    if (!advance() || phase_ != before) continue;
+    if (task_.status() == Task::Status::running)
+      task_.wait_for(pause);
+    else
+      std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, microseconds(20'000));
+  }
+}
+
+void Saver::await_published() { await(false); }
+void Saver::finish() { await(true); }
+
+}  // namespace phalanx

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "phalanx/checkpoint/manifest.h"
+#include "phalanx/checkpoint/storage.h"
+#include "phalanx/checkpoint/task.h"
+#include "phalanx/comm/communicator.h"
+
+namespace phalanx {
+
+struct SavePlan;
+
+struct SaveOptions {
+  int keep = 2;                    ///< newest checkpoints that are kept; 0: all
+  int64_t keep_every = 0;          ///< those of every so many steps are never deleted; 0: none
+  bool async = false;              ///< save() returns when the state is copied
+  bool verify_after_save = false;  ///< every rank reads its file back before it is published
+  std::string local;               ///< a folder of this host that is saved to first; "": none
+  std::chrono::milliseconds deadline{std::chrono::minutes(30)};  ///< without a byte written
+  std::chrono::milliseconds retry_pause{200};  ///< before an error that may pass is tried again
+};
+
+/// One save at a time, in steps that all ranks take together: each writes its file, on a thread of
+/// its own that communicates nothing; rank 0 publishes; with a local folder each copies its file
+/// and rank 0 publishes again. What Checkpointer and save_checkpoint() share. Every function that
+/// is not const is a collective; a failure on any rank is the same Error on all of them.
+class Saver {
+ public:
+  Saver(Communicator& world, const std::string& folder, SaveOptions options);
+  ~Saver();
+
+  /// Agrees on who writes what, takes the buffers of asynchronous saves, and compares the bytes
+  /// wanted with those that are free. begin() does it too.
+  void prepare(std::span<const StateEntry> entries);
+  /// Starts a save; ends the one in flight before.
+  void begin(const RunState& run, std::span<const StateEntry> entries);
+  /// Takes the next step if all ranks have ended the last one; false if nothing is in flight.
+  bool advance();
+  void await_published();  ///< until the checkpoint is there, if only in the local folder
+  void finish();           ///< until nothing is in flight
+  /// Ends what is in flight without the other ranks; the checkpoint does not appear.
+  void discard();
+
+  bool in_flight() const { return phase_ != Phase::idle; }
+  const std::string& newest() const { return newest_; }  ///< path of the last published; "": none
+
+ private:
+  enum class Phase { idle, writing, publishing, copying, publishing_copy };
+  struct Save;
+  enum class Look { working, ended, stuck };  // stuck: this rank is
+  Look look();
+  void plan(std::span<const StateEntry> entries);
+  void check_space(const std::string& what) const;
+  void add_parts(Save& save, std::span<const StateEntry> entries);
+  void start(Phase phase, std::function<std::string(TaskProgress&)> work);
+  void next(const std::vector<std::string>& told);
+  void await(bool copied_too);
+
+  Communicator& world_;
+  const SaveOptions options_;
+  std::shared_ptr<Storage> folder_, local_;  // local_: null without one
+  std::vector<std::string> described_;       // hash of every rank's entries, of which
+  std::shared_ptr<const SavePlan> plan_;     // this is the plan
+  at::Tensor staging_;                       // this rank's parts as its file has them
+  std::string newest_;
+
+  Phase phase_ = Phase::idle;
+  std::shared_ptr<Save> save_;  // in flight
+  Task task_;
+  int64_t progress_ = 0;  // of the task, and when it last changed
+  std::chrono::steady_clock::time_point moved_;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,368 @@
+// Disks that fail while a run saves: transient errors, full ones, silent ones, and leaks.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "phalanx/base/files.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/checkpointer.h"
+#include "phalanx/checkpoint/folder.h"
+#include "tests/checkpoint/state_of_test.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using testing::flat_state;
+using testing::ThreadRanks;
+
+const std::vector<testing::Role> roles = {{"parameter", at::kFloat, true},
+                                          {"exp_avg", at::kFloat, true}};
+
+struct NoHook {
+  ~NoHook() { set_disk_hook(nullptr); }
+};
+
+// Saves the steps one after the other; what every rank threw.
+std::vector<std::string> save_steps(const std::string& folder, int ranks,
+                                    const SaveOptions& options, const std::vector<int64_t>& steps) {
+  return ThreadRanks::run(ranks, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, options, steps[0] - 1);
+    for (int64_t step : steps)
+      checkpointer.save({.step = step, .consumed_samples = 10 * step},
+                        flat_state(testing::small_model(), roles, world.rank(), ranks, true,
+                                   static_cast<int>(step)));
+    checkpointer.finish();
+  });
+}
+
+// Starts as a new process would: cleans, finds the newest, loads it, compares every element.
+int64_t resumed_step(const std::string& folder, const std::string& local = "") {
+  int64_t step = -1;
+  const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.local = local}, 1000);
+    const auto path = newest_checkpoint(world, folder, local);
+    if (!path) return;
+    const auto state = flat_state(testing::small_model(), roles, world.rank(), 2, false);
+    const RunState run = load_checkpoint(world, *path, state, {.verify_hashes = true});
+    const std::string wrong = testing::differences(state, static_cast<int>(run.step));
+    require(wrong.empty() && run.consumed_samples == 10 * run.step, ExitCode::checkpoint, wrong);
+    if (world.rank() == 0) step = run.step;
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  for (const auto& place : {folder, local.empty() ? folder : local})
+    for (const auto& entry : fs::directory_iterator(place))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-")) << entry.path();
+  return step;
+}
+
+int checkpoints_in(const std::string& folder) {
+  int whole = 0;
+  for (const auto& candidate : candidates(*open_storage(folder))) {
+    EXPECT_EQ(candidate.defect, "");
+    ++whole;
+  }
+  return whole;
+}
+
+// Killed before every single operation that changes the disk, from the first of the constructor to
+// the last of a save that deletes: what was there before, or the new one, is found whole.
+TEST(SavingFaults, KilledAnywhereAWholeCheckpointIsLeft) {
+  for (const std::string mode : {"keep_every", "async", "local"}) {
+    std::map<int64_t, int> resumed;
+    bool finished = false;
+    int at = 1;
+    const std::string before = testing::memory_folder(), folder = testing::memory_folder();
+    const std::string local = mode == "local" ? testing::memory_folder() : "";
+    SaveOptions options{.keep = 1, .local = local};
+    options.keep_every = mode == "keep_every" ? 2 : 0;
+    options.async = mode == "async";
+    for (const auto& error :
+         save_steps(before, 2, {.keep = 1, .keep_every = options.keep_every}, {2, 3}))
+      ASSERT_EQ(error, "");
+    for (; !finished; ++at) {
+      SCOPED_TRACE(::testing::Message() << mode << ", operation " << at);
+      ASSERT_LT(at, 200);
+      for (const auto& place : {folder, local}) fs::remove_all(place);
+      fs::copy(before, folder, fs::copy_options::recursive);
+      if (!local.empty()) fs::copy(before, local, fs::copy_options::recursive);
+      const pid_t child = fork();
+      if (child == 0) {
+        auto count = std::make_shared<std::atomic<int>>(0);
+        set_disk_hook([=](std::string_view, const std::string&) {
+          if (++*count == at) raise(SIGKILL);
+        });
+        const auto errors = save_steps(folder, 2, options, {5});
+        if (!errors[0].empty()) std::cerr << errors[0] << std::endl;
+        _exit(errors[0].empty() ? 0 : 1);
+      }
+      int status = 0;
+      waitpid(child, &status, 0);
+      finished = WIFEXITED(status);
+      if (finished) ASSERT_EQ(WEXITSTATUS(status), 0);
+      const int64_t found = resumed_step(folder, local);
+      EXPECT_TRUE(found == 3 || found == 5) << found;
+      if (finished) EXPECT_EQ(found, 5);
+      if (mode == "keep_every") EXPECT_TRUE(fs::exists(folder + "/step-2/manifest.json"));
+      ++resumed[found];
+    }
+    EXPECT_GT(at, 20) << "operations were not counted";
+    EXPECT_TRUE(resumed[3] > 5 && resumed[5] > 2) << mode;
+  }
+}
+
+// An input/output error that passes is a warning; one that stays is an error of all ranks that
+// names the rank and the file.
+TEST(SavingFaults, ATransientErrorIsTriedAgainAndALastingOneEndsAllRanks) {
+  const NoHook reset;
+  for (bool async : {false, true})
+    for (const std::string operation : {"write", "sync", "create"})
+      for (int failures : {2, 1000}) {
+        SCOPED_TRACE(text(operation, " fails ", failures, " times", async ? ", async" : ""));
+        const std::string folder = testing::temporary_folder();
+        auto left = std::make_shared<std::atomic<int>>(failures);
+        auto tried = std::make_shared<std::atomic<int>>(0);
+        set_disk_hook([=](std::string_view now, const std::string& path) {
+          if (now != operation || path.find("state-00001") == std::string::npos) return;
+          ++*tried;
+          if ((*left)-- > 0)
+            throw SystemError(ExitCode::checkpoint, EIO, text("cannot ", now, " ", path, ": EIO"));
+        });
+        ::testing::internal::CaptureStderr();
+        const auto errors =
+            save_steps(folder, 3, {.async = async, .retry_pause = milliseconds(1)}, {1});
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        set_disk_hook(nullptr);
+        EXPECT_NE(said.find("state-00001-of-00003.safetensors: EIO; tried again in 1 ms, 4 tries"),
+                  std::string::npos)
+            << said;
+        if (failures == 2) {
+          for (const auto& error : errors) EXPECT_EQ(error, "");
+          EXPECT_EQ(resumed_step(folder), 1);
+          continue;
+        }
+        for (const auto& error : errors) {
+          EXPECT_EQ(error, errors[0]);
+          EXPECT_TRUE(error.starts_with(text("rank 1: cannot ", operation, " ", folder))) << error;
+        }
+        EXPECT_EQ(*tried, 5);
+        EXPECT_EQ(resumed_step(folder), -1);
+      }
+}
+
+// A full disk is not tried again.
+TEST(SavingFaults, NoSpaceAndNoPermissionAreNotTriedAgain) {
+  const NoHook reset;
+  const std::string folder = testing::temporary_folder();
+  for (int number : {ENOSPC, EDQUOT, EACCES}) {
+    std::atomic<int> tried = 0;
+    set_disk_hook([&](std::string_view operation, const std::string& path) {
+      if (operation == "write" && path.find("state-00001") != std::string::npos) {
+        ++tried;
+        throw SystemError(ExitCode::checkpoint, number, "cannot write");
+      }
+    });
+    EXPECT_EQ(save_steps(folder, 2, {}, {1})[0], "rank 1: cannot write");
+    EXPECT_EQ(tried, 1);
+  }
+}
+
+// --- a small file system, in a mount namespace of its own, so that nothing stays mounted ---
+
+bool mount_small(const std::string& folder, const std::string& size) {
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", folder.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+}
+
+std::vector<std::string> save_big(const std::string& folder, int ranks, int64_t step,
+                                  int64_t kilobytes_per_rank) {
+  return ThreadRanks::run(ranks, [&](Communicator& world) {
+    const std::vector<StateEntry> state = {
+        whole_entry(text("big.", world.rank()), "parameter",
+                    at::full({kilobytes_per_rank << 8}, double(step), at::kFloat))};
+    Checkpointer checkpointer(world, folder, {.keep = 0});
+    checkpointer.save({.step = step}, state);
+  });
+}
+
+int64_t entries_of(const std::string& folder) {
+  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
+
+TEST(SavingFaults, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
+  const std::string folder = testing::temporary_folder();
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (!mount_small(folder, "6m")) return 77;
+    for (const auto& error : save_big(folder, 2, 1, 2500)) EXPECT_EQ(error, "");
+    const auto before = entries_of(folder);
+    const auto errors = save_big(folder, 2, 2, 2500);
+    EXPECT_EQ(errors[0], errors[1]);
+    for (const std::string& fragment :
+         {text("cannot save step 2 in ", folder), std::string(": 5120000 bytes wanted, "),
+          std::string(" free; free some, or keep fewer checkpoints")})
+      EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
+    EXPECT_EQ(entries_of(folder), before);
+    // Before the first step too.
+    const auto early = ThreadRanks::run(1, [&](Communicator& world) {
+      Checkpointer checkpointer(world, folder, {.keep = 0});
+      checkpointer.prepare(
+          std::vector{whole_entry("big", "parameter", at::ones({2 << 20}, at::kFloat))});
+    });
+    EXPECT_NE(early[0].find("cannot save this run's state in " + folder), std::string::npos)
+        << early[0];
+    EXPECT_EQ(checkpoints_in(folder), 1);
+    return 0;
+  });
+  if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(statuses[0], 0);
+}
+
+// The disk fills up after the check: two of four ranks get no space.
+TEST(SavingFaults, SomeRanksRunOutOfSpaceAndTheOlderCheckpointStaysTheLatest) {
+  const NoHook reset;
+  const std::string folder = testing::temporary_folder();
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (!mount_small(folder, "4m")) return 77;
+    for (const auto& error : save_big(folder, 4, 1, 100)) EXPECT_EQ(error, "");
+    const auto before = entries_of(folder);
+    auto created = std::make_shared<std::atomic<int>>(0);
+    set_disk_hook([=](std::string_view operation, const std::string& path) {
+      if (operation != "create" || !path.ends_with(".safetensors")) return;
+      if (++*created != 3) return;
+      std::ofstream other(folder + "/other");  // somebody else's file takes what is left
+      const std::string block(4096, 'x');
+      while (other.write(block.data(), 4096).flush()) {
+      }
+    });
+    const auto errors = save_big(folder, 4, 2, 500);
+    set_disk_hook(nullptr);
+    fs::remove(folder + "/other");
+    for (const auto& error : errors) EXPECT_EQ(error, errors[0]);
+    for (const std::string fragment :
+         {"rank ", "-of-00004.safetensors: No space left", "bytes wanted, ", " free"})
+      EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
+    EXPECT_EQ(entries_of(folder), before);
+    EXPECT_EQ(checkpoints_in(folder), 1);
+    EXPECT_EQ(read_file(folder + "/latest", ExitCode::checkpoint), "step-1\n");
+    for (const auto& error : save_big(folder, 4, 3, 500)) EXPECT_EQ(error, "");
+    return 0;
+  });
+  if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(statuses[0], 0);
+}
+
+// --- wrong data, and no answer ---
+
+TEST(SavingFaults, AByteThatTheDiskChangedIsFoundBeforeTheCheckpointCounts) {
+  const NoHook reset;
+  for (bool async : {false, true}) {
+    const std::string folder = testing::temporary_folder();
+    const SaveOptions options{.async = async, .verify_after_save = true};
+    for (const auto& error : save_steps(folder, 2, options, {1})) EXPECT_EQ(error, "");
+    set_disk_hook([&](std::string_view operation, const std::string& path) {
+      if (operation != "sync" || path.find("state-00001") == std::string::npos) return;
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-1, std::ios::end);
+      file.put('\x55');
+    });
+    const auto errors = save_steps(folder, 2, options, {2});
+    set_disk_hook(nullptr);
+    EXPECT_EQ(errors[0], errors[1]);
+    for (const std::string fragment :
+         {"rank 1: ", "state-00001-of-00002.safetensors does not hold what was written", "faulty"})
+      EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
+    EXPECT_EQ(resumed_step(folder), 1);
+  }
+}
+
+TEST(SavingFaults, ADiskThatDoesNotAnswerIsAnErrorOfAllRanksAfterTheDeadline) {
+  const NoHook reset;
+  const std::string folder = testing::temporary_folder();
+  std::atomic<bool> hangs = true, left = false;
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    if (operation != "write" || path.find("state-00001") == std::string::npos) return;
+    while (hangs) usleep(1000);
+    left = true;
+    fail(ExitCode::checkpoint, "too late");
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = save_steps(folder, 3, {.deadline = milliseconds(300)}, {1});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  for (const auto& error : errors) EXPECT_EQ(error, errors[0]);
+  EXPECT_NE(errors[0].find("rank 1: saving step 1 in " + folder + " got no further for"),
+            std::string::npos)
+      << errors[0];
+  hangs = false;
+  while (!left) usleep(1000);
+}
+
+// --- many saves ---
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+int64_t count_in(const char* folder) {
+  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
+
+TEST(SavingFaults, TwoHundredSavesLeakNothing) {
+  for (bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    const std::string folder = testing::memory_folder();
+    struct Use {
+      int64_t memory, files, threads;
+    };
+    std::vector<Use> seen;
+    const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
+      std::vector<StateEntry> state;
+      for (const char* role : {"parameter", "exp_avg"})
+        for (int layer = 0; layer < 8; ++layer)
+          state.push_back(whole_entry(text("layer.", layer, ".", world.rank()), role,
+                                      at::full({1 << 15}, double(layer), at::kFloat)));
+      Checkpointer checkpointer(world, folder, {.keep = 1, .async = async});
+      for (int64_t step = 1; step <= 200; ++step) {
+        checkpointer.save({.step = step}, state);
+        if (step != 20 && step != 200) continue;
+        checkpointer.finish();
+        if (world.rank() == 0)
+          seen.push_back(
+              {resident_bytes(), count_in("/proc/self/fd"), count_in("/proc/self/task")});
+      }
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+    ASSERT_EQ(seen.size(), 2u);
+    EXPECT_LT(seen[1].memory, 1.05 * double(seen[0].memory));
+    EXPECT_EQ(seen[1].files, seen[0].files);
+    EXPECT_LE(seen[1].threads, 5);  // this one, the ranks, and what they write with
+    EXPECT_EQ(checkpoints_in(folder), 1);
+  }
+}
+
+TEST(SavingFaults, EightRanksSavingEveryStep) {
+  const std::string folder = testing::memory_folder();
+  std::vector<int64_t> steps(50);
+  for (size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<int64_t>(i) + 1;
+  for (const auto& error : save_steps(folder, 8, {.keep = 3}, steps)) EXPECT_EQ(error, "");
+  EXPECT_EQ(checkpoints_in(folder), 3);
+  EXPECT_EQ(resumed_step(folder), 50);
+}
+
+}  // namespace
+}  // namespace phalanx
