@@ -4,14 +4,16 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/folder_storage.h"
+#include "phalanx/checkpoint/s3_storage.h"
 
 namespace phalanx {
 
 std::unique_ptr<Storage> open_storage(const std::string& where) {
   require(!where.empty(), ExitCode::checkpoint,
           "the place of checkpoints is empty; give a folder or s3://bucket/prefix");
+  if (where.starts_with("s3://")) return std::make_unique<S3Storage>(where);
   require(where.find("://") == std::string::npos, ExitCode::checkpoint, where,
-          " cannot be opened: checkpoints lie in folders");
+          " cannot be opened: checkpoints lie in folders or in s3://bucket/prefix");
   return std::make_unique<FolderStorage>(where);
 }
 

@@ -8,6 +8,7 @@ extern "C" int phalanx_command_ckpt(int argc, char** argv) {
       {"inspect", "step, versions and tensors of a checkpoint", ckpt_inspect},
       {"verify", "reads all of it and compares hashes; exit code 1 and what is wrong, if anything",
        ckpt_verify},
+      {"copy", "copies a checkpoint to another folder or s3://bucket/prefix", ckpt_copy},
   };
   return run_part("ckpt", "Looks into checkpoints, verifies and converts them.", parts, argc, argv);
 }

@@ -1,0 +1,107 @@
+#include "phalanx/checkpoint/copy.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "phalanx/base/error.h"
+#include "phalanx/checkpoint/folder.h"
+#include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/manifest.h"
+#include "phalanx/checkpoint/verify.h"
+
+namespace phalanx {
+namespace {
+
+struct Range {
+  int64_t begin, end;
+  const ManifestEntry* entry;
+  const ManifestEntry::Part* part;
+};
+
+// One file, front to back, in pieces; hashes what lies between two offsets.
+class FileCopy {
+ public:
+  FileCopy(const Reader& from, Writer& to) : from_(from), to_(to), buffer_(4 << 20) {}
+  int64_t position() const { return position_; }
+  Hash copy_to(int64_t end) {
+    Hasher hasher;
+    while (position_ < end) {
+      const int64_t count =
+          std::min<int64_t>(end - position_, static_cast<int64_t>(buffer_.size()));
+      from_.read(buffer_.data(), count, position_);
+      hasher.add(buffer_.data(), count);
+      to_.write(buffer_.data(), count);
+      position_ += count;
+    }
+    return hasher.result();
+  }
+
+ private:
+  const Reader& from_;
+  Writer& to_;
+  std::vector<char> buffer_;
+  int64_t position_ = 0;
+};
+
+void copy_file(const Reader& from, Writer& to, std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  FileCopy copy(from, to);
+  for (const Range& range : ranges) {
+    require(range.begin >= copy.position(), ExitCode::checkpoint, from.path(), ": ",
+            part_name(*range.entry, range.part->box), " lies in the bytes of another tensor");
+    copy.copy_to(range.begin);
+    require(copy.copy_to(range.end) == range.part->hash, ExitCode::checkpoint, from.path(),
+            " is damaged: ", part_name(*range.entry, range.part->box), " (bytes ", range.begin,
+            " to ", range.end, ") does not have the manifest's hash; nothing was copied");
+  }
+  copy.copy_to(from.size());
+  to.finish();
+}
+
+void write_text(Storage& to, const std::string& name, const std::string& contents) {
+  const auto file = to.create(name);
+  file->write(contents.data(), static_cast<int64_t>(contents.size()));
+  file->finish();
+}
+
+}  // namespace
+
+CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, Storage& to) {
+  const std::string json = read_manifest_text(from, name);
+  const Manifest manifest = parse_manifest(json, from.path(in_folder(name, "manifest.json")));
+  const auto defects = size_defects(from, name, manifest);
+  require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+  std::map<std::string, std::vector<Range>> ranges;
+  for (const auto& entry : manifest.entries)
+    for (const auto& part : entry.parts)
+      ranges[part.file].push_back({part.offset, part.offset + part.bytes, &entry, &part});
+  CopiedCheckpoint copied{.step = manifest.run.step};
+  std::string unfinished = to.begin(manifest.run.step);
+  try {
+    for (const auto& [file, bytes] : manifest.files) {
+      const auto reader = from.open(in_folder(name, file));
+      const auto writer = to.create(in_folder(unfinished, file));
+      copy_file(*reader, *writer, ranges[file]);
+      ++copied.files;
+      copied.bytes += bytes;
+    }
+    write_text(to, in_folder(unfinished, "manifest.json.xxh128"), manifest_hash_line(json));
+    write_text(to, in_folder(unfinished, "manifest.json"), json);
+    const std::string lasting = to.publish(unfinished, manifest.run.step);
+    unfinished.clear();
+    copied.path = to.path(lasting);
+    if (candidates(to).front().created <= manifest.created) point_latest(to, lasting);
+    return copied;
+  } catch (...) {
+    if (!unfinished.empty()) try {
+        to.remove(unfinished);
+      } catch (const Error&) {  // the next start removes it
+      }
+    throw;
+  }
+}
+
+}  // namespace phalanx
