@@ -7,7 +7,7 @@ what=${1:-build}
 
 packages=(clang-19 lld-19 clang-format-19 cmake ninja-build ccache git python3-venv libgtest-dev
   libbenchmark-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libcurl4-openssl-dev libpugixml-dev)
+  libxxhash-dev libcurl4-openssl-dev libpugixml-dev zlib1g-dev)
 [ "$what" = sanitize ] && packages+=(libclang-rt-19-dev)
 [ "$what" != build ] && packages+=(openmpi-bin)
 missing=()

@@ -43,11 +43,12 @@ Span span_of(const Box& box, const std::vector<int64_t>& origin,
 
 void read_box(const Reader& file, const ManifestEntry::Part& part, const Box& box,
               const at::Tensor& to, at::Tensor& staging) {
-  const std::vector<int64_t> strides = row_major_strides(part.box.size);
+  const std::vector<int64_t> strides =
+      part.strides.empty() ? row_major_strides(part.box.size) : part.strides;
   const Span span = span_of(box, part.box.offset, strides);
   const int64_t width = static_cast<int64_t>(to.element_size());
   const int64_t at = part.offset + span.first * width, bytes = span.count * width;
-  if (span.count == span.needed && to.is_contiguous() && to.is_cpu()) {
+  if (span.count == span.needed && part.strides.empty() && to.is_contiguous() && to.is_cpu()) {
     file.read(to.mutable_data_ptr(), bytes, at);
     return;
   }

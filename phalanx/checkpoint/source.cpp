@@ -4,9 +4,11 @@
 #include <filesystem>
 
 #include "phalanx/base/error.h"
+#include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/huggingface.h"
 #include "phalanx/checkpoint/read.h"
+#include "phalanx/checkpoint/torch_save.h"
 #include "phalanx/checkpoint/verify.h"
 #include "phalanx/device/dtype.h"
 
@@ -40,6 +42,7 @@ std::optional<Source> open_newest(std::shared_ptr<Storage> storage) {
 std::optional<Source> open_folder(const std::string& path, std::shared_ptr<Storage> storage,
                                   const Items& items) {
   if (holds(items, "manifest.json", false)) return open_checkpoint(storage, "");
+  if (holds(items, ".metadata", false)) return open_dcp(storage, "", path);
   if (holds_huggingface(items)) return read_huggingface(storage);
   if (holds(items, "checkpoints", true)) return open_newest(open_storage(path + "/checkpoints"));
   return open_newest(storage);
@@ -58,6 +61,7 @@ std::optional<Source> open_file(const std::string& path) {
   std::shared_ptr<Storage> storage = open_storage(folder);
   if (name.empty() || !holds(storage->list(""), name, false)) return std::nullopt;
   if (name.ends_with(".safetensors")) return read_huggingface(storage, name);
+  if (begins_as_torch_save(*storage->open(name))) return open_torch_save(storage, name, path);
   return std::nullopt;
 }
 
@@ -88,8 +92,9 @@ Source open_source(const std::string& path) {
   require(
       source.has_value(), ExitCode::checkpoint, path,
       " holds no tensors that can be read: ", found_at(path),
-      "; give a checkpoint (with manifest.json), a run's folder, or a Hugging Face folder (with "
-      "*.safetensors)");
+      "; give a checkpoint (with manifest.json), a run's folder, a Hugging Face folder (with "
+      "*.safetensors), a folder of PyTorch's distributed checkpoint (with .metadata), or a file of "
+      "torch.save");
   return std::move(*source);
 }
 

@@ -25,8 +25,9 @@ struct Source {
 
 /// Recognises the format by what lies at `path`, a folder, a file or s3://...: manifest.json (ours;
 /// or the folder of a run or of checkpoints: its newest), *.safetensors with or without index
-/// (Hugging Face). Names and roles are ours; what is not Hugging Face's name already keeps its own.
-/// Error(checkpoint) that says what was found instead.
+/// (Hugging Face), .metadata (PyTorch's distributed checkpoint), a file of torch.save. Names and
+/// roles are ours; what is not Hugging Face's name already keeps its own. Error(checkpoint) that
+/// says what was found instead.
 Source open_source(const std::string& path);
 
 /// The same; none if nothing there has a form that we read.

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace phalanx {
+
+/// Our name and role for a tensor of PyTorch's; left out if the name is empty.
+struct TorchName {
+  std::string name, role;
+};
+
+struct TorchNames {
+  std::vector<TorchName> names;      ///< one for each path
+  std::vector<std::string> notices;  ///< sentences for the log
+};
+
+/// Names for tensors that lie under `paths` (keys of nested dicts) in what PyTorch saved.
+/// Optimizer states `optimizer.state.NAME.SLOT` (any key that begins with "opt", or none) have role
+/// SLOT, "momentum" for momentum_buffer; states under numbers are left out. All others are
+/// parameters, named by their path without the caller's keys: `prefix` if given, else the path to
+/// the one dict that is called model, module, net, network, state_dict, model_state_dict or
+/// weights. What is not below it has the role "other" and its whole path as name. Wrappers' parts
+/// of names
+/// ("_orig_mod.", "_fsdp_wrapped_module.", "module." before all) are dropped.
+TorchNames name_torch_tensors(const std::vector<std::vector<std::string>>& paths,
+                              const std::optional<std::string>& prefix);
+
+/// "a, b, c and 5 more".
+std::string some_of(const std::vector<std::string>& names);
+
+}  // namespace phalanx

@@ -1,0 +1,89 @@
+#include "phalanx/checkpoint/torch_source.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "phalanx/base/error.h"
+#include "phalanx/base/log.h"
+#include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/torch_names.h"
+#include "phalanx/device/dtype.h"
+#include "phalanx/spec/huggingface.h"
+#include "phalanx/spec/parameter.h"
+
+namespace phalanx {
+namespace {
+
+bool row_major(const StoredTensor& tensor) {
+  const auto wanted = row_major_strides(tensor.shape);
+  for (size_t dim = 0; dim < tensor.shape.size(); ++dim)
+    if (tensor.shape[dim] > 1 && tensor.strides[dim] != wanted[dim]) return false;
+  return true;
+}
+
+// PyTorch counts steps for each parameter, we for the run: the count if all parameters have one and
+// the same.
+std::optional<int64_t> common_step(const Source& source) {
+  std::optional<double> common;
+  for (const auto& entry : source.manifest.entries) {
+    if (entry.role != "step") continue;
+    if (element_count(entry.shape) != 1) return std::nullopt;
+    const at::Tensor value = at::empty(entry.shape, scalar_type(entry.dtype));
+    read_box(source, entry, whole_box(entry.shape), value);
+    const double step = value.to(at::kDouble).item<double>();
+    if (common.value_or(step) != step || step != std::floor(step) || step < 0 || step > 1e15)
+      return std::nullopt;
+    common = step;
+  }
+  if (!common) return std::nullopt;
+  return static_cast<int64_t>(*common);
+}
+
+void take_step(Source& source) {
+  const auto step = common_step(source);
+  if (!step) return;
+  source.manifest.run.step = *step;
+  std::erase_if(source.manifest.entries, [](const auto& entry) { return entry.role == "step"; });
+}
+
+}  // namespace
+
+ManifestEntry::Part part_of(const StoredTensor& tensor, const Box& box, const std::string& file) {
+  ManifestEntry::Part part;
+  part.box = box;
+  part.file = file;
+  part.offset = tensor.offset;
+  part.bytes = tensor.bytes;
+  if (!row_major(tensor)) part.strides = tensor.strides;
+  return part;
+}
+
+void add_torch_tensors(Source& source, TorchTensors tensors,
+                       const std::optional<std::string>& prefix) {
+  require(!tensors.entries.empty(), ExitCode::checkpoint, source.path, " holds no tensor",
+          tensors.others.empty() ? "" : ", only " + some_of(tensors.others));
+  const TorchNames found = name_torch_tensors(tensors.paths, prefix);
+  auto& entries = source.manifest.entries;
+  for (size_t i = 0; i < tensors.entries.size(); ++i) {
+    auto [name, role] = found.names[i];
+    if (tensors.transformers && role == "parameter") name = huggingface_name("", name);
+    if (name.empty()) continue;
+    entries.push_back(std::move(tensors.entries[i]));
+    entries.back().name = name;
+    entries.back().role = role;
+  }
+  const auto key = [](const ManifestEntry& entry) { return std::tie(entry.name, entry.role); };
+  std::sort(entries.begin(), entries.end(),
+            [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  for (size_t i = 1; i < entries.size(); ++i)
+    require(key(entries[i - 1]) != key(entries[i]), ExitCode::checkpoint, source.path, ": ",
+            entries[i].name, " (", entries[i].role, ") is there twice");
+  for (const auto& notice : found.notices) log_info(text(source.path, ": ", notice));
+  if (!tensors.others.empty())
+    log_info(text(source.path, ": not read, since they are no tensors: ", some_of(tensors.others)));
+  take_step(source);
+}
+
+}  // namespace phalanx

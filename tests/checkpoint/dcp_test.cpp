@@ -1,0 +1,159 @@
+// PyTorch's torch.distributed.checkpoint: its folders in, ours to it.
+#include "phalanx/checkpoint/dcp.h"
+
+#include <filesystem>
+#include <random>
+
+#include "phalanx/checkpoint/pickle.h"
+#include "phalanx/checkpoint/storage.h"
+#include "tests/checkpoint/torch_oracle.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+Source open(const std::string& folder, const std::string& name,
+            const std::optional<std::string>& prefix = std::nullopt) {
+  return open_dcp(open_storage(folder), name, folder + "/" + name, prefix);
+}
+
+void write(const std::string& path, const std::string& bytes) {
+  OutputFile out(path, ExitCode::checkpoint);
+  out.write(bytes.data(), static_cast<int64_t>(bytes.size()));
+  out.finish();
+}
+
+// Files cut and bytes flipped: an Error, or tensors that can be read.
+void damage(const std::string& folder) {
+  fs::copy(folder + "/sharded", folder + "/damaged", fs::copy_options::recursive);
+  const auto outcome = [&] {
+    return testing::error_of([&] {
+      const Source source = open(folder, "damaged");
+      for (const auto& entry : source.manifest.entries)
+        if (element_count(entry.shape) < 1000) testing::read_whole(source, entry);
+    });
+  };
+  EXPECT_EQ(outcome(), "");
+  std::mt19937 random(3);
+  for (const std::string file : {".metadata", "__0_0.distcp", "__1_0.distcp"}) {
+    SCOPED_TRACE(file);
+    const std::string path = folder + "/damaged/" + file;
+    const std::string good = read_file(path, ExitCode::checkpoint);
+    int refused = 0;
+    for (int i = 0; i < 400; ++i) {
+      std::string bad = good;
+      bad[random() % bad.size()] ^= static_cast<char>(1 << random() % 8);
+      write(path, bad);
+      refused += !outcome().empty();
+    }
+    EXPECT_GT(refused, file == ".metadata" ? 100 : 20);
+    for (size_t length = 0; length < good.size(); length += 1 + good.size() / 50) {
+      write(path, good.substr(0, length));
+      EXPECT_NE(outcome(), "") << "cut at " << length;
+    }
+    write(path, good.substr(0, good.size() - 1));
+    EXPECT_NE(outcome(), "");
+    fs::remove(path);
+    EXPECT_NE(outcome().find(file), std::string::npos) << outcome();
+    write(path, good);
+  }
+}
+
+TEST(Dcp, IsReadAsPyTorchWroteIt) {
+  if (!testing::has_torch_in_python()) GTEST_SKIP() << "no torch in .venv: tools/install.sh test";
+  const std::string folder = testing::temporary_folder();
+  const auto [made, made_output] = testing::run_oracle("dcp", folder);
+  ASSERT_EQ(made, 0) << made_output;
+  {
+    SCOPED_TRACE("one process");
+    testing::expect_source(open(folder, "flat"), folder + "/flat.json");
+  }
+  {
+    SCOPED_TRACE("two processes");
+    const Source sharded = open_source(folder + "/sharded");
+    EXPECT_EQ(sharded.format, "dcp");
+    EXPECT_EQ(sharded.manifest.files.size(), 2u);
+    testing::expect_source(sharded, folder + "/sharded.json");
+    testing::expect_source(open(folder, "sharded", "app.model."), folder + "/sharded.json");
+  }
+  damage(folder);
+}
+
+// The metadata of one tensor "w" of two float32 in one chunk, with `extra` somewhere in it.
+std::string metadata(const std::function<void(PickleWriter&)>& extra, const std::string& file,
+                     int64_t offset, int64_t length) {
+  PickleWriter out;
+  const auto make = [&](const std::string& module, const std::string& name) {
+    out.global("torch.distributed.checkpoint." + module, name);
+    out.empty_tuple();
+    out.make();
+    out.empty_dict();
+    out.mark();
+  };
+  const auto done = [&] { out.set_items(), out.build(); };
+  make("metadata", "Metadata");
+  out.text("planner_data"), extra(out);
+  out.text("state_dict_metadata"), out.empty_dict(), out.mark();
+  out.text("w"), make("metadata", "TensorStorageMetadata");
+  out.text("properties"), make("metadata", "TensorProperties");
+  out.text("dtype"), out.global("torch", "float32"), done();
+  out.text("size"), out.integers({2});
+  out.text("chunks"), out.empty_list(), out.mark();
+  make("metadata", "ChunkStorageMetadata");
+  out.text("offsets"), out.integers({0}), out.text("sizes"), out.integers({2}), done();
+  out.append_items(), done(), out.set_items();
+  out.text("storage_data"), out.empty_dict(), out.mark();
+  make("metadata", "MetadataIndex");
+  out.text("fqn"), out.text("w"), out.text("offset"), out.integers({0}), done();
+  make("filesystem", "_StorageInfo");
+  out.text("relative_path"), out.text(file), out.text("offset"), out.integer(offset);
+  out.text("length"), out.integer(length), done();
+  out.set_items(), done();
+  return out.finish();
+}
+
+TEST(Dcp, RefusesMetadataThatLiesOrRuns) {
+  const std::string folder = testing::temporary_folder(), path = folder + "/bad";
+  fs::create_directories(path);
+  write(path + "/__0_0.distcp", std::string(100, 'x'));
+  write(folder + "/outside", std::string(100, 'x'));
+  const auto none = [](PickleWriter& out) { out.none(); };
+  const auto runs = [&](const std::string& module, const std::string& name) {
+    return [=](PickleWriter& out) {
+      out.global(module, name);
+      out.text("touch " + folder + "/marker");
+      out.tuple_of_one();
+      out.call();
+    };
+  };
+  const auto expect = [&](const std::string& bytes, const std::string& fragment) {
+    write(path + "/.metadata", bytes);
+    const std::string said = testing::error_of([&] { open(folder, "bad"); });
+    EXPECT_NE(said.find(fragment), std::string::npos) << said;
+  };
+  expect(metadata(runs("os", "system"), "__0_0.distcp", 0, 100),
+         "contains os.system, which is not");
+  expect(metadata(runs("posix", "system"), "__0_0.distcp", 0, 100), "contains posix.system");
+  expect(metadata(runs("builtins", "eval"), "__0_0.distcp", 0, 100), "contains builtins.eval");
+  expect(
+      metadata(runs("torch.distributed.checkpoint.metadata", "os.system"), "__0_0.distcp", 0, 100),
+      "metadata.os.system, which is not data");
+  EXPECT_FALSE(fs::exists(folder + "/marker"));
+  expect(metadata(none, "../outside", 0, 100), "'../outside' is no name of a file");
+  expect(metadata(none, "/etc/passwd", 0, 100), "is no name of a file");
+  expect(metadata(none, "__7_0.distcp", 0, 100), "__7_0.distcp");
+  expect(metadata(none, "__0_0.distcp", 0, 101), "the file was cut");
+  expect(metadata(none, "__0_0.distcp", -1, 50), "the file was cut");
+  expect(metadata(none, "__0_0.distcp", int64_t{1} << 62, int64_t{1} << 62), "the file was cut");
+  expect(metadata(none, "__0_0.distcp", 0, 100), "it has no directory at its end");
+  expect("\x80\x02N.", "is not the metadata of a DCP folder");
+  expect("", "it is cut");
+  PickleWriter other;
+  other.empty_dict();
+  expect(other.finish(), "it holds a dict");
+}
+
+}  // namespace
+}  // namespace phalanx

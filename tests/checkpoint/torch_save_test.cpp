@@ -1,0 +1,99 @@
+// Files of torch.save, written by PyTorch itself.
+#include "phalanx/checkpoint/torch_save.h"
+
+#include <filesystem>
+#include <random>
+
+#include "phalanx/checkpoint/storage.h"
+#include "tests/checkpoint/torch_oracle.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+Source open(const std::string& folder, const std::string& name,
+            const std::optional<std::string>& prefix = std::nullopt) {
+  return open_torch_save(open_storage(folder), name, folder + "/" + name, prefix);
+}
+
+void write(const std::string& path, const std::string& bytes) {
+  OutputFile out(path, ExitCode::checkpoint);
+  out.write(bytes.data(), static_cast<int64_t>(bytes.size()));
+  out.finish();
+}
+
+// Every cut, and flips of what is not data: an Error or tensors that can be read, nothing else.
+void damage(const std::string& folder, const std::string& name) {
+  const std::string good = read_file(folder + "/" + name, ExitCode::checkpoint);
+  const auto survives = [&](const std::string& bytes) {
+    write(folder + "/damaged.pt", bytes);
+    return testing::error_of([&] {
+      const Source source = open(folder, "damaged.pt");
+      for (const auto& entry : source.manifest.entries)
+        if (element_count(entry.shape) < 1000) testing::read_whole(source, entry);
+    });
+  };
+  for (size_t length = 0; length < good.size(); length += length < 200 ? 1 : 37)
+    EXPECT_NE(survives(good.substr(0, length)), "") << "cut at " << length;
+  for (size_t length = good.size() - 200; length < good.size(); ++length)
+    EXPECT_NE(survives(good.substr(0, length)), "") << "cut at " << length;
+  std::mt19937 random(2);
+  int refused = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string bad = good;
+    bad[random() % bad.size()] ^= static_cast<char>(1 << random() % 8);
+    refused += !survives(bad).empty();
+  }
+  EXPECT_GT(refused, 100) << "checksum of the pickle, signatures, names";
+}
+
+TEST(TorchSave, IsReadAsPyTorchWroteItOrRefusedInASentence) {
+  if (!testing::has_torch_in_python()) GTEST_SKIP() << "no torch in .venv: tools/install.sh test";
+  const std::string folder = testing::temporary_folder();
+  const auto [status, output] = testing::run_oracle("save", folder);
+  ASSERT_EQ(status, 0) << output;
+  for (const char* name : {"module_state", "nested", "wrapped", "one"}) {
+    SCOPED_TRACE(name);
+    testing::expect_source(open(folder, text(name, ".pt")), text(folder, "/", name, ".json"));
+  }
+  for (const int protocol : {3, 4, 5}) {
+    SCOPED_TRACE(protocol);
+    testing::expect_source(open(folder, text("protocol", protocol, ".pt")),
+                           folder + "/nested.json");
+  }
+  const Source given = open(folder, "nested.pt", "model.deep.");
+  int parameters = 0;
+  for (const auto& entry : given.manifest.entries) parameters += entry.role == "parameter";
+  EXPECT_EQ(parameters, 1) << "only what has the prefix that was given";
+
+  const Source found = open_source(folder + "/module_state.pt");
+  EXPECT_EQ(found.format, "torch");
+  testing::expect_source(found, folder + "/module_state.json");
+
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"bad_module", "a whole pickled module (torch.nn.modules.container.Sequential)"},
+      {"bad_bool", "mask has elements of torch.BoolStorage"},
+      {"bad_float8", "w8 has elements of torch.float8_e4m3fn"},
+      {"bad_sparse", "sparse is made by torch._utils._rebuild_sparse_tensor"},
+      {"bad_nothing", "holds no tensor, only"},
+      {"bad_old", "had before PyTorch 1.6"},
+      {"bad_script", "is a TorchScript archive"},
+      {"bad_compressed", "is compressed"},
+      {"bad_zip", "torch.save did not write it"},
+      {"evil_system", "contains posix.system, which is not data"},
+      {"evil_eval", "eval, which is not data"},
+      {"evil_nested", "which is not data"}};
+  for (const auto& [name, fragment] : refused) {
+    SCOPED_TRACE(name);
+    const std::string said = testing::error_of([&] { open(folder, name + ".pt"); });
+    EXPECT_NE(said.find(fragment), std::string::npos) << said;
+    EXPECT_NE(said.find(name + ".pt"), std::string::npos) << said;
+  }
+  EXPECT_FALSE(fs::exists(folder + "/marker")) << "nothing was run";
+  damage(folder, "module_state.pt");
+}
+
+}  // namespace
+}  // namespace phalanx
