@@ -16,4 +16,18 @@ namespace phalanx {
 Source open_dcp(std::shared_ptr<Storage> storage, const std::string& folder,
                 const std::string& path, const std::optional<std::string>& prefix = std::nullopt);
 
+struct DcpExport {
+  int64_t tensors = 0, bytes = 0, files = 0;
+  Dtype dtype = Dtype::float32;  ///< of most elements of the parameters
+};
+
+/// Writes all tensors of `source` as a new folder, `.metadata` last: parameters under "model.NAME",
+/// optimizer states under "optimizer.state.NAME.ROLE", with a step for each exp_avg, others under
+/// "other.NAME". `dtype`: of floating-point parameters; none: as they are. Data go into files of at
+/// most `max_file_bytes` and one chunk. Holds at most 64 MiB of data. Error(checkpoint) if `path`
+/// exists; the folder appears whole or not at all.
+DcpExport export_dcp(const Source& source, const std::string& path,
+                     std::optional<Dtype> dtype = std::nullopt,
+                     int64_t max_file_bytes = 5'000'000'000);
+
 }  // namespace phalanx

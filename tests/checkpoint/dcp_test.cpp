@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <random>
 
+#include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/pickle.h"
 #include "phalanx/checkpoint/storage.h"
+#include "tests/checkpoint/state_of_test.h"
 #include "tests/checkpoint/torch_oracle.h"
 #include "tests/support/ranks.h"
 
@@ -23,6 +25,79 @@ void write(const std::string& path, const std::string& bytes) {
   OutputFile out(path, ExitCode::checkpoint);
   out.write(bytes.data(), static_cast<int64_t>(bytes.size()));
   out.finish();
+}
+
+// What torch_oracle.py compares with: the tensors of `source`, which is not written by it.
+void list_for_oracle(const Source& source, const std::string& path) {
+  nlohmann::json listed = {{"step", source.manifest.run.step},
+                           {"tensors", nlohmann::json::array()}};
+  for (const auto& entry : source.manifest.entries) {
+    const at::Tensor whole = testing::read_whole(source, entry);
+    const std::string file = text(path, ".", listed["tensors"].size(), ".bin");
+    write(file, {static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()});
+    listed["tensors"].push_back({{"name", entry.name},
+                                 {"role", entry.role},
+                                 {"dtype", name(entry.dtype)},
+                                 {"shape", entry.shape},
+                                 {"file", file}});
+  }
+  write(path + ".json", listed.dump());
+}
+
+// A checkpoint of ours, saved by two ranks that cut it flat.
+std::string save_ours(const std::string& folder) {
+  const auto errors = testing::ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = testing::flat_state(testing::small_model(),
+                                           {{"parameter", at::kBFloat16, true},
+                                            {"exp_avg", at::kFloat, true},
+                                            {"exp_avg_sq", at::kFloat, true}},
+                                           world.rank(), 2, true);
+    save_checkpoint(world, folder, {.step = 12, .consumed_samples = 96}, state, 0);
+  });
+  EXPECT_EQ(errors[0], "");
+  return folder + "/step-12";
+}
+
+// A parameter of more bytes than a chunk may have: 0 to 250, again and again.
+void export_large(const std::string& folder) {
+  const at::Tensor large =
+      at::arange(251, at::kByte).repeat({5, 60'000}).contiguous();  // 75 MB, two chunks
+  const auto errors = testing::ThreadRanks::run(1, [&](Communicator& world) {
+    save_checkpoint(world, folder + "/large-ours", {.step = 1},
+                    std::vector{whole_entry("big", "parameter", large)}, 0);
+  });
+  ASSERT_EQ(errors[0], "");
+  export_dcp(open_source(folder + "/large-ours"), folder + "/large");
+  const Source read = open(folder, "large");
+  ASSERT_EQ(read.manifest.entries.size(), 1u);
+  EXPECT_EQ(read.manifest.entries[0].parts.size(), 2u);
+  for (const auto& part : read.manifest.entries[0].parts) EXPECT_LE(part.bytes, 64 << 20);
+  EXPECT_TRUE(at::equal(testing::read_whole(read, read.manifest.entries[0]), large));
+}
+
+// Exports that convert, and exports that fail.
+void export_otherwise(const Source& ours, const std::string& folder) {
+  EXPECT_EQ(export_dcp(ours, folder + "/wide", Dtype::float64).dtype, Dtype::float64);
+  const Source wide = open(folder, "wide");
+  ASSERT_EQ(wide.manifest.entries.size(), ours.manifest.entries.size());
+  for (size_t i = 0; i < ours.manifest.entries.size(); ++i) {
+    const auto& a = ours.manifest.entries[i];
+    const auto& b = wide.manifest.entries[i];
+    EXPECT_EQ(b.dtype, a.role == "parameter" ? Dtype::float64 : a.dtype);
+    EXPECT_TRUE(at::equal(testing::read_whole(ours, a).to(at::kDouble),
+                          testing::read_whole(wide, b).to(at::kDouble)));
+  }
+  for (const std::string at : {"write", "sync", "rename"}) {
+    set_disk_hook([&](std::string_view operation, const std::string& path) {
+      if (operation == at && path.find("/failed") != std::string::npos)
+        fail(ExitCode::checkpoint, "no space at ", at);
+    });
+    EXPECT_EQ(testing::error_of([&] { export_dcp(ours, folder + "/failed"); }),
+              "no space at " + at);
+    set_disk_hook({});
+    for (const auto& item : fs::directory_iterator(folder))
+      EXPECT_FALSE(item.path().filename().string().starts_with("failed")) << item.path();
+  }
 }
 
 // Files cut and bytes flipped: an Error, or tensors that can be read.
@@ -61,7 +136,7 @@ void damage(const std::string& folder) {
   }
 }
 
-TEST(Dcp, IsReadAsPyTorchWroteIt) {
+TEST(Dcp, IsReadAndWrittenAsPyTorchDoes) {
   if (!testing::has_torch_in_python()) GTEST_SKIP() << "no torch in .venv: tools/install.sh test";
   const std::string folder = testing::temporary_folder();
   const auto [made, made_output] = testing::run_oracle("dcp", folder);
@@ -79,6 +154,24 @@ TEST(Dcp, IsReadAsPyTorchWroteIt) {
     testing::expect_source(open(folder, "sharded", "app.model."), folder + "/sharded.json");
   }
   damage(folder);
+
+  const Source ours = open_source(save_ours(folder));
+  const DcpExport written = export_dcp(ours, folder + "/exported", std::nullopt, 2000);
+  EXPECT_EQ(written.dtype, Dtype::bfloat16);
+  EXPECT_GT(written.files, 1) << "a new file when one is full";
+  EXPECT_NE(testing::error_of([&] {
+              export_dcp(ours, folder + "/exported");
+            }).find("exported exists already"),
+            std::string::npos);
+  list_for_oracle(ours, folder + "/exported");
+  {
+    SCOPED_TRACE("what we wrote, read by us");
+    testing::expect_source(open(folder, "exported"), folder + "/exported.json");
+  }
+  export_large(folder);
+  export_otherwise(ours, folder);
+  const auto [checked, output] = testing::run_oracle("check", folder);
+  EXPECT_EQ(checked, 0) << output;
 }
 
 // The metadata of one tensor "w" of two float32 in one chunk, with `extra` somewhere in it.

@@ -176,6 +176,14 @@ def check_whole(folder):
                 assert slots.get("step", torch.tensor(0)) in (0, listed["step"])
 
 
+def check_large(folder):
+    """A parameter in several chunks."""
+    import torch.distributed.checkpoint as dcp
+    state = {"model": {"big": torch.empty(5, 60000 * 251, dtype=torch.uint8)}}
+    dcp.load(state, checkpoint_id=folder + "/large", no_dist=True)
+    same(state["model"]["big"], torch.arange(251, dtype=torch.uint8).repeat(5, 60000), "big")
+
+
 def check_sharded(rank, folder, port):
     """Loads into tensors that two processes shard along the first and the last dimension."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
@@ -285,6 +293,7 @@ if __name__ == "__main__":
         in_two_processes(save_sharded, where)
     elif what == "check":
         check_whole(where)
+        check_large(where)
         in_two_processes(check_sharded, where)
     else:
         save_files(where)
