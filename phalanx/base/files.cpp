@@ -79,6 +79,11 @@ void OutputFile::put(const void* data, int64_t bytes, int64_t offset) {
 void OutputFile::write(const void* data, int64_t bytes) {
   put(data, bytes, bytes_);
   bytes_ += bytes;
+  constexpr int64_t stretch = 8 << 20;
+  if (bytes_ - flushing_ < stretch) return;
+  // The disk starts now and not at finish(), which looks at errors.
+  sync_file_range(descriptor_, flushing_, bytes_ - flushing_, SYNC_FILE_RANGE_WRITE);
+  flushing_ = bytes_;
 }
 
 void OutputFile::write_at(const void* data, int64_t bytes, int64_t offset) {

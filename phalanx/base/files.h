@@ -71,6 +71,7 @@ class OutputFile : public Writer {
   ExitCode code_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;
+  int64_t flushing_ = 0;  // bytes from the start that the disk was told to take
 };
 
 /// A file opened for reads at offsets.
