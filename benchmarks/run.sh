@@ -31,5 +31,7 @@ echo "== collectives"
 "$build/phalanx" bench comm --ranks 2 8 --json --seconds "$seconds" | keep comm.jsonl
 echo "== overlap"
 OMP_NUM_THREADS=1 "$build/phalanx" run --nproc-per-node 2 -- "$build/overlap_bench" | keep overlap.jsonl
+echo "== checkpoints"
+benchmarks/checkpoint.py "$build" ${quick:+--megabytes 512 --pairs 3}
 echo "== steps beside PyTorch"
 benchmarks/compare.py "$build" $quick

@@ -31,7 +31,7 @@ void save(World& world, const std::string& folder, int64_t step) {
 // Saved by 3 processes, resumed by 1, 2 and 4.
 TEST(Processes, SaveAndResumeOnOtherNumbersOfRanks) {
   const std::string folder = testing::temporary_folder() + "/checkpoints";
-  for (Transport transport : {Transport::shared_memory}) {
+  for (Transport transport : {Transport::shared_memory, Transport::gloo}) {
     testing::run_ranks(3, [&](World& world) { save(world, folder, 1); }, {.transport = transport});
     for (int ranks : {1, 2, 4})
       testing::run_ranks(
