@@ -47,7 +47,7 @@ void prepare_local(Communicator& world, const std::string& local) {
     }
     return std::string();
   });
-  prepare_checkpoints(world, local);
+  prepare_checkpoints(world, local, false);
 }
 
 // A place's newest complete checkpoint; `created` is 0 if it has none.
@@ -57,11 +57,23 @@ Candidate newest_in(const std::string& where) {
   return {};
 }
 
+// Whether `path`, the newest of `folder`, is that by its contents too, if they are to be verified.
+bool intact(Communicator& world, const std::string& folder, const std::string& path,
+            const LoadOptions& options) {
+  if (!options.verify_hashes) return true;
+  try {
+    return newest_checkpoint(world, folder, options) == path;
+  } catch (const Error& error) {
+    if (world.rank() == 0) log_warning(error.what());
+    return false;
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
-                                             const std::string& local) {
-  if (local.empty()) return newest_checkpoint(world, folder);
+                                             const std::string& local, const LoadOptions& options) {
+  if (local.empty()) return newest_checkpoint(world, folder, options);
   const auto told = agree(world, "newest", [&]() -> std::string {
     if (world.rank() != 0) return "";
     const Candidate here = newest_in(local);
@@ -75,7 +87,9 @@ std::optional<std::string> newest_checkpoint(Communicator& world, const std::str
   });
   const bool all = std::all_of(seen.begin(), seen.end(),
                                [&](const auto& hash) { return !hash.empty() && hash == seen[0]; });
-  return all ? storage->path(told[0]) : newest_checkpoint(world, folder);
+  return all && intact(world, local, storage->path(told[0]), options)
+             ? storage->path(told[0])
+             : newest_checkpoint(world, folder, options);
 }
 
 Checkpointer::Checkpointer(Communicator& world, const std::string& folder, SaveOptions options,

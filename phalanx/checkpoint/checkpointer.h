@@ -1,5 +1,6 @@
 #pragma once
 
+#include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/lock.h"
 #include "phalanx/checkpoint/saver.h"
 
@@ -9,7 +10,8 @@ namespace phalanx {
 /// none); nothing if there are no checkpoints. Broken ones are skipped with a warning;
 /// Error(checkpoint) if only broken ones are left. Collective.
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
-                                             const std::string& local);
+                                             const std::string& local,
+                                             const LoadOptions& options = {});
 
 /// A run's folder of checkpoints, for as long as the run saves there.
 ///

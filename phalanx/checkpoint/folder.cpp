@@ -42,10 +42,11 @@ std::vector<Candidate> candidates(const Storage& storage) {
   return found;
 }
 
-std::optional<std::string> newest_candidate(const Storage& storage) {
+std::optional<std::string> choose(const Storage& storage, const std::vector<Candidate>& candidates,
+                                  bool warn) {
   std::vector<std::string> defects;
   std::string best;
-  for (const auto& candidate : candidates(storage))
+  for (const auto& candidate : candidates)
     if (!candidate.defect.empty())
       defects.push_back(text(candidate.name, ": ", candidate.defect));
     else if (best.empty())
@@ -54,9 +55,15 @@ std::optional<std::string> newest_candidate(const Storage& storage) {
           storage.path(""), " can be used (", join(defects, "; "),
           "); remove them, or start anew with train.resume = \"never\"");
   for (const auto& defect : defects)
-    log_warning(text(storage.path(best), " is used; a broken checkpoint is passed over, ", defect));
+    if (warn)
+      log_warning(
+          text(storage.path(best), " is used; a broken checkpoint is passed over, ", defect));
   if (best.empty()) return std::nullopt;
   return best;
+}
+
+std::optional<std::string> newest_candidate(const Storage& storage) {
+  return choose(storage, candidates(storage), true);
 }
 
 std::string resolve_checkpoint(const std::string& path) {

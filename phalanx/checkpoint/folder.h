@@ -19,8 +19,12 @@ struct Candidate {
 /// Every checkpoint, the newest first, the broken ones last. Reads manifests and sizes.
 std::vector<Candidate> candidates(const Storage& storage);
 
-/// The newest that is complete; none if there are no checkpoints. Broken ones are skipped with a
-/// warning; Error(checkpoint) that says what is wrong with each if only broken ones are left.
+/// The newest that is complete; none if there are no checkpoints. Broken ones are skipped, with a
+/// warning if `warn`; Error(checkpoint) that says what is wrong with each if only broken ones are
+/// left.
+std::optional<std::string> choose(const Storage& storage, const std::vector<Candidate>& candidates,
+                                  bool warn);
+/// The same of all candidates(), with warnings.
 std::optional<std::string> newest_candidate(const Storage& storage);
 
 /// The checkpoint that `path` means: itself, or the newest of a place that holds some, or of a

@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
-#include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/fit.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/plan.h"
 #include "phalanx/checkpoint/read.h"
@@ -13,151 +16,164 @@
 namespace phalanx {
 namespace {
 
-using nlohmann::json;
-using Key = std::pair<std::string, std::string>;  // name, role
-
-struct Signature {
-  Dtype dtype;
-  std::vector<int64_t> shape;
-  bool operator==(const Signature&) const = default;
-};
-using Signatures = std::map<Key, Signature>;
-
-Signatures wanted_by_all(const std::vector<std::string>& descriptions) {
-  Signatures wanted;
-  for (size_t rank = 0; rank < descriptions.size(); ++rank) {
-    const json entries = json::from_cbor(descriptions[rank]);
-    for (const auto& entry : entries) {
-      const Signature signature{static_cast<Dtype>(entry[2].get<int>()),
-                                entry[3].get<std::vector<int64_t>>()};
-      const auto [place, fresh] =
-          wanted.insert({{entry[0].get<std::string>(), entry[1].get<std::string>()}, signature});
-      require(place->second == signature, ExitCode::checkpoint, "the ranks want different ",
-              place->first.first, " (", place->first.second, "): one of them ",
-              shape_string(place->second.shape), ", rank ", rank, " ",
-              shape_string(signature.shape), " of ", name(signature.dtype));
-    }
-  }
-  return wanted;
-}
-
-// "exp_avg of a, b"; a role that is absent as a whole is named once.
-std::string list_absent(const Signatures& from, const Signatures& in) {
-  std::map<std::string, std::vector<std::string>> absent;
-  std::map<std::string, size_t> total;
-  for (const auto& [key, signature] : from) {
-    ++total[key.second];
-    if (!in.contains(key)) absent[key.second].push_back(key.first);
-  }
-  std::vector<std::string> lists;
-  for (const auto& [role, names] : absent)
-    if (names.size() == total[role] && names.size() > 1)
-      lists.push_back(text("every ", role, " (", names.size(), " tensors)"));
-    else
-      lists.push_back(text(role, " of ", join(names)));
-  return join(lists, "; ");
-}
-
-// Everything in which the checkpoint is not what the ranks want; empty if nothing.
-std::string misfit(const Signatures& saved, const Signatures& wanted) {
-  std::vector<std::string> shapes, found;
-  std::map<std::string, std::vector<std::string>> types;  // what differs, and in which tensors
-  for (const auto& [key, want] : wanted) {
-    const auto place = saved.find(key);
-    if (place == saved.end()) continue;
-    const Signature& have = place->second;
-    if (have.shape != want.shape)
-      shapes.push_back(text(key.first, " (", key.second, ") is ", shape_string(have.shape),
-                            ", wanted ", shape_string(want.shape)));
-    if (have.dtype != want.dtype)
-      types[text(key.second, " is ", name(have.dtype), ", wanted ", name(want.dtype))].push_back(
-          key.first);
-  }
-  const std::string missing = list_absent(wanted, saved), unexpected = list_absent(saved, wanted);
-  if (!missing.empty()) found.push_back("it lacks " + missing);
-  if (!unexpected.empty()) found.push_back("nobody asked for " + unexpected);
-  if (!shapes.empty()) found.push_back("other shapes: " + join(shapes));
-  for (const auto& [difference, names] : types)
-    found.push_back(text(difference, ", of ", join(names)));
-  return join(found, "; ");
-}
-
-void verify_content(Communicator& world, const Storage& storage, const Manifest& manifest) {
-  agree(world, "verify", [&] {
-    const auto defects = content_defects(storage, "", manifest, world.rank(), world.size());
-    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+std::unique_ptr<Storage> open_by_all(Communicator& world, const std::string& path) {
+  std::unique_ptr<Storage> storage;
+  agree(world, "open", [&] {
+    storage = open_storage(path);
     return std::string();
   });
+  return storage;
+}
+
+// What is wrong with the contents of a checkpoint, each rank reading a share; the same on all.
+std::string damage(Communicator& world, const Storage& storage, const std::string& folder,
+                   const Manifest& manifest) {
+  auto told = agree(world, "verify", [&] {
+    return join(content_defects(storage, folder, manifest, world.rank(), world.size()), "; ");
+  });
+  std::erase(told, "");
+  return join(told, "; ");
+}
+
+// The manifest as rank 0 reads it, on all ranks.
+Manifest read_by_one(Communicator& world, const Storage& storage, const std::string& folder) {
+  const std::string path = storage.path(in_folder(folder, "manifest.json"));
+  const auto texts = agree(world, "manifest", [&] {
+    if (world.rank() != 0) return std::string();
+    std::string json_text = read_manifest_text(storage, folder);
+    const auto defects = size_defects(storage, folder, parse_manifest(json_text, path));
+    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+    return json_text;
+  });
+  return parse_manifest(texts[0], path);
+}
+
+// One line per candidate: its name, and after a space what is wrong with it.
+std::vector<Candidate> candidates_of_one(Communicator& world, const Storage& storage) {
+  const auto told = agree(world, "candidates", [&] {
+    std::string lines;
+    if (world.rank() == 0)
+      for (const Candidate& candidate : candidates(storage)) {
+        std::string defect = candidate.defect;
+        std::replace(defect.begin(), defect.end(), '\n', ' ');
+        lines += candidate.name + " " + defect + "\n";
+      }
+    return lines;
+  });
+  std::vector<Candidate> found;
+  std::istringstream lines(told[0]);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    found.push_back({line.substr(0, space), 0, line.substr(space + 1)});
+  }
+  return found;
+}
+
+void expect_file_of_rank_zero(const Storage& storage, const std::string& name) {
+  try {
+    storage.open(name);
+  } catch (const Error& error) {
+    fail(ExitCode::checkpoint, storage.path(""), " does not show what rank 0 writes (",
+         error.what(), "); all ranks need one folder that they share");
+  }
 }
 
 }  // namespace
 
 RunState load_checkpoint(Communicator& world, const std::string& path,
                          std::span<const StateEntry> entries, const LoadOptions& options) {
+  const auto storage = open_by_all(world, path);
+  const Manifest manifest = read_by_one(world, *storage, "");
+  if (options.verify_hashes) {
+    const std::string damaged = damage(world, *storage, "", manifest);
+    require(damaged.empty(), ExitCode::checkpoint, damaged);
+  }
+  load_entries(world, *storage, "", manifest, entries, options);
+  return manifest.run;
+}
+
+void load_entries(Communicator& world, const Storage& storage, const std::string& folder,
+                  const Manifest& manifest, std::span<const StateEntry> entries,
+                  const LoadOptions& options) {
   const auto chosen = [&](const std::string& role) {
     return options.roles.empty() || options.roles.contains(role);
   };
-  std::unique_ptr<Storage> storage;
-  const auto texts = agree(world, "manifest", [&] {
-    storage = open_storage(path);
-    if (world.rank() != 0) return std::string();
-    std::string json_text = read_manifest_text(*storage, "");
-    const auto defects =
-        size_defects(*storage, "", parse_manifest(json_text, storage->path("manifest.json")));
-    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
-    return json_text;
-  });
-  const Manifest manifest = parse_manifest(texts[0], storage->path("manifest.json"));
-  if (options.verify_hashes) verify_content(world, *storage, manifest);
-
   std::vector<StateEntry> mine;
   for (const auto& entry : entries)
     if (chosen(entry.role)) mine.push_back(entry);
   const auto descriptions = agree(world, "wanted", [&] { return describe_entries(mine); });
   Signatures saved;
-  std::map<Key, const ManifestEntry*> by_key;
+  std::map<TensorKey, const ManifestEntry*> by_key;
   for (const auto& entry : manifest.entries) {
     if (!chosen(entry.role)) continue;
     saved[{entry.name, entry.role}] = {entry.dtype, entry.shape};
     by_key[{entry.name, entry.role}] = &entry;
   }
-  const std::string wrong = misfit(saved, wanted_by_all(descriptions));
-  require(wrong.empty(), ExitCode::checkpoint, "checkpoint ", path,
-          " does not fit this run: ", wrong, " (`phalanx ckpt inspect ", path,
-          "` lists what it has)");
+  const Fit fit = compare(saved, wanted_by_all(descriptions), options);
+  const std::string path = storage.path(folder);
+  // Told to all, since each rank has its own options.
+  const auto misfits = agree(world, "fit", [&] { return fit.misfit; });
+  const bool same = std::all_of(misfits.begin(), misfits.end(),
+                                [&](const auto& misfit) { return misfit == misfits[0]; });
+  for (size_t rank = 0; rank < misfits.size(); ++rank)
+    require(misfits[rank].empty(), ExitCode::checkpoint, same ? "" : text("rank ", rank, ": "),
+            "checkpoint ", path, " does not fit this run: ", misfits[rank],
+            " (`phalanx ckpt inspect ", path,
+            "` lists what it has; allow_missing and allow_unexpected of [checkpoint] let tensors "
+            "differ)");
+  if (world.rank() == 0 && !fit.notes.empty())
+    log_info(text("loading ", path, ": ", join(fit.notes, "; ")));
 
   agree(world, "read", [&] {
     std::vector<ReadJob> jobs;
-    for (const auto& entry : mine) jobs.push_back({&entry, by_key.at({entry.name, entry.role})});
-    read_parts(*storage, "", jobs);
-    return std::string();
-  });
-  return manifest.run;
-}
-
-void prepare_checkpoints(Communicator& world, const std::string& folder) {
-  agree(world, "folder", [&] {
-    if (world.rank() == 0) remove_unfinished(*open_storage(folder));
-    return std::string();
-  });
-  agree(world, "folder", [&] {
-    const auto storage = open_storage(folder);
-    const std::string probe = text(".tmp-probe-", world.rank());
-    storage->create(probe)->finish();
-    storage->remove(probe);
+    for (const auto& entry : mine)
+      if (!fit.kept.contains({entry.name, entry.role}))
+        jobs.push_back({&entry, by_key.at({entry.name, entry.role})});
+    read_parts(storage, folder, jobs);
     return std::string();
   });
 }
 
-std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder) {
-  const auto told = agree(world, "newest", [&] {
+void prepare_checkpoints(Communicator& world, const std::string& folder, bool shared) {
+  const auto storage = open_by_all(world, folder);
+  const auto told = agree(world, "folder", [&] {
     if (world.rank() != 0) return std::string();
-    const auto storage = open_storage(folder);
-    const auto name = newest_candidate(*storage);
-    return name ? storage->path(*name) : "";
+    remove_unfinished(*storage);
+    const std::string name = text(".tmp-probe-", std::hex, std::random_device{}());
+    storage->create(name)->finish();
+    return name;
   });
-  if (told[0].empty()) return std::nullopt;
-  return told[0];
+  const std::string& probe = told[0];
+  const std::string own = text(probe, "-", world.rank());
+  const auto check = [&] {
+    storage->create(own)->finish();
+    storage->remove(own);
+    if (shared) expect_file_of_rank_zero(*storage, probe);
+    return std::string();
+  };
+  try {
+    agree(world, "folder", check);
+  } catch (...) {
+    if (world.rank() == 0) storage->remove(probe);
+    throw;
+  }
+  if (world.rank() == 0) storage->remove(probe);
+}
+
+std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
+                                             const LoadOptions& options) {
+  const auto storage = open_by_all(world, folder);
+  auto found = candidates_of_one(world, *storage);
+  for (Candidate& candidate : found) {
+    if (!candidate.defect.empty()) continue;
+    if (options.verify_hashes)
+      candidate.defect =
+          damage(world, *storage, candidate.name, read_by_one(world, *storage, candidate.name));
+    if (candidate.defect.empty()) break;
+  }
+  const auto newest = choose(*storage, found, world.rank() == 0);
+  if (!newest) return std::nullopt;
+  return storage->path(*newest);
 }
 
 }  // namespace phalanx

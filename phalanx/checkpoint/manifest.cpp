@@ -96,6 +96,8 @@ ManifestEntry parse_entry(const json& fields, const std::map<std::string, int64_
 
 Manifest parse(const json& fields) {
   Manifest manifest;
+  require(fields.at("format") == "phalanx checkpoint", ExitCode::checkpoint, "its format is ",
+          fields.at("format").dump(), ", not \"phalanx checkpoint\"");
   const auto version = fields.at("format_version").get<int64_t>();
   require(version == Manifest::format_version, ExitCode::checkpoint, "format version ", version,
           " is not the one that this program reads, ", Manifest::format_version);

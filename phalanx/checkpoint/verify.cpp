@@ -42,8 +42,12 @@ Hash hash_of_range(const Reader& file, int64_t offset, int64_t bytes) {
 
 }  // namespace
 
+std::string tensor_label(const std::string& name, const std::string& role) {
+  return name + (role == "parameter" ? "" : ":" + role);
+}
+
 std::string part_name(const ManifestEntry& entry, const Box& box) {
-  return entry.name + (entry.role == "parameter" ? "" : ":" + entry.role) +
+  return tensor_label(entry.name, entry.role) +
          (box == whole_box(entry.shape) ? "" : to_string(box));
 }
 

@@ -16,8 +16,11 @@ std::vector<std::string> size_defects(const Storage& storage, const std::string&
 std::vector<std::string> content_defects(const Storage& storage, const std::string& folder,
                                          const Manifest& manifest, int share = 0, int shares = 1);
 
-/// The name of a part in its safetensors file: the tensor's name, ":role" unless it is a parameter,
-/// and the box unless it is the whole tensor.
+/// The name of a tensor in files and patterns: its name, and ":role" unless it is a parameter.
+std::string tensor_label(const std::string& name, const std::string& role);
+
+/// The name of a part in its safetensors file: the label, and the box unless it is the whole
+/// tensor.
 std::string part_name(const ManifestEntry& entry, const Box& box);
 
 }  // namespace phalanx

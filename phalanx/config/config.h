@@ -88,6 +88,8 @@ struct CheckpointConfig {
   std::string local;         ///< of this host, copied to `folder` in the background; empty: none
   bool async = false;
   bool verify_after_save = false;
+  bool verify_hashes = false;  ///< compare all contents before loading
+  std::vector<std::string> allow_missing, allow_unexpected;  ///< patterns (LoadOptions)
   bool saves() const { return every > 0 || every_minutes > 0 || keep_every > 0; }
   bool operator==(const CheckpointConfig&) const = default;
 };

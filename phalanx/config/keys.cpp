@@ -254,6 +254,16 @@ void add_rest(Table& table) {
              "state");
   checkpoint("verify_after_save", &CheckpointConfig::verify_after_save,
              "every rank reads its file back and compares before the checkpoint counts");
+  checkpoint("verify_hashes", &CheckpointConfig::verify_hashes,
+             "read all of a checkpoint and compare hashes before it is loaded; with resume = "
+             "`auto` the newest one without damage is taken");
+  checkpoint("allow_missing", &CheckpointConfig::allow_missing,
+             "tensors that a checkpoint may lack and that then keep their values: patterns such as "
+             "`transformer.h.12.*` on names as `phalanx ckpt inspect` shows them, followed by "
+             "`:role` unless it "
+             "is a parameter");
+  checkpoint("allow_unexpected", &CheckpointConfig::allow_unexpected,
+             "tensors of a checkpoint that may be passed over: patterns");
   table.section("recompute", "Memory for compute.");
   const auto recompute = table.part([](auto& config) -> auto& { return config.recompute; });
   recompute("mode", &RecomputeConfig::mode,

@@ -50,6 +50,14 @@ std::string find_checkpoint(Communicator& everyone, const std::string& path) {
                [&] { return everyone.rank() == 0 ? resolve_checkpoint(path) : ""; })[0];
 }
 
+LoadOptions load_options(const Config& config) {
+  LoadOptions options;
+  options.verify_hashes = config.checkpoint.verify_hashes && config.train.resume != "auto";
+  options.allow_missing = config.checkpoint.allow_missing;
+  options.allow_unexpected = config.checkpoint.allow_unexpected;
+  return options;
+}
+
 CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,
                                          const std::string& path) {
   const Config resolved = resolve(config, world->info().size);
@@ -63,7 +71,9 @@ CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<W
   CheckpointEvaluation found;
   const auto everyone = group_of_all_ranks(*world);
   found.path = find_checkpoint(*everyone, path.empty() ? resolved.train.run_dir : path);
-  found.step = load_checkpoint(*everyone, found.path, model.state(), {.roles = {"parameter"}}).step;
+  LoadOptions options = load_options(resolved);
+  options.roles = {"parameter"};
+  found.step = load_checkpoint(*everyone, found.path, model.state(), options).step;
   model.engine().finish_step();
   found.result = evaluate(model, data, resolved.batch.micro, data_parallel_group(mesh));
   return found;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/config/config.h"
 #include "phalanx/data/data_set.h"
 #include "phalanx/parallel/parallelize.h"
@@ -28,6 +29,10 @@ Evaluation evaluate(ParallelModel& model, const std::shared_ptr<const DataSet>& 
 /// The checkpoint that `path` means: itself (step-N), or the newest of a folder of them or of a run
 /// folder. Error(checkpoint) if there is none. Collective.
 std::string find_checkpoint(Communicator& everyone, const std::string& path);
+
+/// What [checkpoint] says about loading. The newest of a folder has been verified when it was
+/// chosen.
+LoadOptions load_options(const Config& config);
 
 struct CheckpointEvaluation {
   std::string path;  ///< of the checkpoint

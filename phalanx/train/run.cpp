@@ -62,7 +62,8 @@ class Run {
     if (wanted == "never") return "";
     const std::string path =
         wanted == "auto" ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_),
-                                             config_.checkpoint.local)
+                                             config_.checkpoint.local,
+                                             {.verify_hashes = config_.checkpoint.verify_hashes})
                                .value_or("")
                          : find_checkpoint(trainer_.everyone(), wanted);
     if (!path.empty()) trainer_.load(path);

@@ -131,7 +131,7 @@ std::string Trainer::save(const std::string& folder, int keep) {
 
 void Trainer::load(const std::string& path) {
   model_->engine().wait_gradients();  // peers no longer read what is overwritten
-  const RunState run = load_checkpoint(*everyone_, path, state());
+  const RunState run = load_checkpoint(*everyone_, path, state(), load_options(config_));
   const auto integer = [&](const char* name) {
     const auto value = run.values.find(name);
     require(value != run.values.end() && std::holds_alternative<int64_t>(value->second),

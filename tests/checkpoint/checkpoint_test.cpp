@@ -125,7 +125,7 @@ TEST(Checkpoint, StrictErrorsNameEverythingAtOnceOnAllRanks) {
     specs[0] = whole_parameter("wte.weight", "wte.weight", {33, 8}, Kind::weight, {});  // shape
     specs[1].pieces[0].name = "norm.renamed";  // missing, and the old name is unexpected
     auto other = roles;
-    other[1].dtype = at::kFloat;              // exp_avg saved as float64
+    other[1].dtype = at::kLong;               // exp_avg saved as float64
     other[2].name = "exp_avg_sq";             // a whole role is missing
     if (world.rank() == 1) specs.pop_back();  // held by rank 0 alone
     const auto state = flat_state(specs, other, world.rank(), 2, false);
@@ -136,7 +136,7 @@ TEST(Checkpoint, StrictErrorsNameEverythingAtOnceOnAllRanks) {
                   {"step-1", "lacks", "exp_avg of norm.renamed", "parameter of norm.renamed",
                    "every exp_avg_sq", "nobody asked for", "parameter of norm.bias", "every step",
                    "wte.weight (parameter) is [33, 7], wanted [33, 8]",
-                   "exp_avg is float64, wanted float32, of cube, nothing", "ckpt inspect"});
+                   "exp_avg is float64, wanted int64, of cube, nothing", "ckpt inspect"});
   const auto contradicting = ThreadRanks::run(2, [&](Communicator& world) {
     const auto state = flat_state({whole_parameter("w", "w", {4 + world.rank()}, Kind::weight, {})},
                                   {roles[0]}, 0, 1, false);
@@ -253,6 +253,7 @@ TEST(Manifest, ThatLiesIsRefused) {
     throw std::runtime_error("no tensor " + name);
   };
   refused([](auto& f) { f["format_version"] = 2; }, "format version 2");
+  refused([](auto& f) { f["format"] = "something"; }, "its format is \"something\"");
   refused([](auto& f) { f.erase("run"); }, "run");
   refused([](auto& f) { f["files"]["../../etc/passwd"] = 1; }, "no name of a file");
   refused([](auto& f) { f["files"][".."] = 1; }, "no name of a file");

@@ -28,15 +28,18 @@ void save(World& world, const std::string& folder, int64_t step) {
   save_checkpoint(*group, folder, {.step = step}, state, 2);
 }
 
-// Saved by 3 processes, resumed by 1, 2 and 4.
-TEST(Processes, SaveAndResumeOnOtherNumbersOfRanks) {
-  const std::string folder = testing::temporary_folder() + "/checkpoints";
-  for (Transport transport : {Transport::shared_memory, Transport::gloo}) {
-    testing::run_ranks(3, [&](World& world) { save(world, folder, 1); }, {.transport = transport});
-    for (int ranks : {1, 2, 4})
+// Saved by 3 processes, resumed by 1, 2 and 4; over either transport, and one's by the other's.
+TEST(Processes, SaveAndResumeOnOtherNumbersOfRanksAndTransports) {
+  for (Transport saver : {Transport::shared_memory, Transport::gloo}) {
+    const std::string folder = testing::temporary_folder() + "/checkpoints";
+    testing::run_ranks(3, [&](World& world) { save(world, folder, 1); }, {.transport = saver});
+    for (const auto& [ranks, loader] : {std::pair{1, Transport::shared_memory},
+                                        {2, Transport::gloo},
+                                        {4, Transport::shared_memory},
+                                        {4, Transport::gloo}})
       testing::run_ranks(
           ranks,
-          [&](World& world) {
+          [&, ranks = ranks](World& world) {
             const auto group = everyone(world);
             prepare_checkpoints(*group, folder);
             const auto path = newest_checkpoint(*group, folder);
@@ -46,7 +49,7 @@ TEST(Processes, SaveAndResumeOnOtherNumbersOfRanks) {
             EXPECT_EQ(load_checkpoint(*group, *path, state, {.verify_hashes = true}).step, 1);
             EXPECT_EQ(testing::differences(state, 1), "");
           },
-          {.transport = transport});
+          {.transport = loader});
   }
 }
 

@@ -1,0 +1,248 @@
+// What loading allows, converts and falls back to.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "phalanx/base/files.h"
+#include "phalanx/checkpoint/checkpoint.h"
+#include "tests/checkpoint/state_of_test.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::flat_state;
+using testing::Role;
+using testing::ThreadRanks;
+
+void expect_contains(const std::string& sentence, const std::vector<std::string>& fragments) {
+  for (const auto& fragment : fragments)
+    EXPECT_NE(sentence.find(fragment), std::string::npos)
+        << "no '" << fragment << "' in: " << sentence;
+}
+
+void expect_none(const std::vector<std::string>& errors) {
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+std::string save(const std::string& folder, int64_t step, const std::vector<Role>& roles,
+                 const std::vector<ParameterSpec>& specs = testing::small_model()) {
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    save_checkpoint(world, folder, {.step = step},
+                    flat_state(specs, roles, world.rank(), 2, true, static_cast<int>(step)), 0);
+  }));
+  return folder + "/step-" + std::to_string(step);
+}
+
+ParameterSpec plain(const std::string& name, std::vector<int64_t> shape) {
+  return whole_parameter(name, name, std::move(shape), Kind::weight, {});
+}
+
+// The entries of a tensor that do not hold 254, which flat_state() puts there.
+bool untouched(const StateEntry& entry) {
+  for (const auto& part : entry.parts)
+    if (!part.local.eq(254).all().item<bool>()) return false;
+  return true;
+}
+
+// A layer more and a layer less, with their optimizer state: as the patterns say, all or nothing.
+TEST(Load, PatternsAllowMissingAndUnexpectedTensors) {
+  const std::string folder = testing::temporary_folder();
+  const std::vector<Role> roles = {{"parameter", at::kFloat, true}, {"exp_avg", at::kFloat, true}};
+  const std::string path =
+      save(folder, 1, roles, {plain("h.0.w", {4, 3}), plain("h.0.b", {3}), plain("h.1.w", {4, 3})});
+  const auto load = [&](const LoadOptions& options) {
+    const std::vector<ParameterSpec> wanted = {plain("h.0.w", {4, 3}), plain("h.0.b", {3}),
+                                               plain("head.w", {5, 2})};
+    const auto errors = ThreadRanks::run(3, [&](Communicator& world) {
+      const auto state = flat_state(wanted, roles, world.rank(), 3, false);
+      load_checkpoint(world, path, state, options);
+      for (const auto& entry : state)
+        if (entry.name == "head.w")
+          require(untouched(entry), ExitCode::checkpoint, "head.w was touched");
+        else
+          require(testing::differences({entry}, 1).empty(), ExitCode::checkpoint, "differs");
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, errors[0]);
+    return errors[0];
+  };
+  EXPECT_EQ(load({.allow_missing = {"head.*"}, .allow_unexpected = {"h.1.*"}}), "");
+  EXPECT_EQ(load({.allow_missing = {"head.w", "head.w:exp_*"}, .allow_unexpected = {"*"}}), "");
+  EXPECT_EQ(load({.allow_missing = {"head.?", "*:exp_avg"}, .allow_unexpected = {"h.[1-9].*"}}),
+            "");
+  const std::string strict = load({});
+  expect_contains(strict, {"it lacks exp_avg of head.w; parameter of head.w", "nobody asked for",
+                           "exp_avg of h.1.w; parameter of h.1.w", "allow_missing"});
+  const std::string role = load({.allow_missing = {"head.w"}, .allow_unexpected = {"h.1.w:*"}});
+  expect_contains(role, {"it lacks exp_avg of head.w;", "nobody asked for parameter of h.1.w"});
+  EXPECT_EQ(role.find("parameter of head.w"), std::string::npos) << role;
+  expect_contains(load({.allow_missing = {"head"}, .allow_unexpected = {"h.1.*"}}),
+                  {"it lacks exp_avg of head.w; parameter of head.w"});
+  // What is there must still fit.
+  const auto other = ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = flat_state({plain("h.0.w", {4, 4})}, roles, world.rank(), 2, false);
+    load_checkpoint(world, path, state, {.allow_missing = {"*"}, .allow_unexpected = {"*"}});
+  });
+  expect_contains(other[0], {"h.0.w (parameter) is [4, 3], wanted [4, 4]"});
+  // Ranks with options of their own: one message, nobody is left waiting.
+  const auto torn = ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = flat_state({plain("new", {4})}, roles, world.rank(), 2, false);
+    LoadOptions options{.allow_unexpected = {"*"}};
+    if (world.rank() == 0) options.allow_missing = {"*"};
+    load_checkpoint(world, path, state, options);
+  });
+  EXPECT_EQ(torn[0], torn[1]);
+  expect_contains(torn[0], {"rank 1: ", "it lacks"});
+}
+
+TEST(Load, ConvertsFloatingTypesAndRefusesOthers) {
+  const std::string folder = testing::temporary_folder();
+  const at::ScalarType floats[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  int64_t step = 0;
+  for (at::ScalarType from : floats) {
+    const std::string path = save(folder, ++step, {{"parameter", from, true}});
+    for (at::ScalarType to : floats) {
+      SCOPED_TRACE(text(from, " to ", to));
+      expect_none(ThreadRanks::run(3, [&](Communicator& world) {
+        const auto state =
+            flat_state(testing::small_model(), {{"parameter", to, true}}, world.rank(), 3, false);
+        load_checkpoint(world, path, state);
+        const std::string wrong = testing::differences(state, static_cast<int>(step));
+        require(wrong.empty(), ExitCode::checkpoint, wrong);
+      }));
+    }
+  }
+  // Rounded to nearest even, as LibTorch does; said once.
+  const at::Tensor third = at::full({7}, 1.0 / 3, at::kDouble);
+  ::testing::internal::CaptureStderr();
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    save_checkpoint(world, folder, {.step = 90}, std::vector{whole_entry("x", "parameter", third)},
+                    0);
+    const at::Tensor low = at::zeros({7}, at::kBFloat16);
+    load_checkpoint(world, folder + "/step-90", std::vector{whole_entry("x", "parameter", low)});
+    require(low.equal(third.to(at::kBFloat16)), ExitCode::checkpoint, "rounded otherwise");
+  }));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  expect_contains(log, {"step-90", "parameter from float64 to bfloat16 is converted (1 tensor)"});
+  EXPECT_EQ(log.find("converted"), log.rfind("converted"));
+  const std::pair<at::ScalarType, at::ScalarType> refused[] = {{at::kLong, at::kInt},
+                                                               {at::kInt, at::kFloat},
+                                                               {at::kFloat, at::kLong},
+                                                               {at::kByte, at::kShort}};
+  for (const auto& [from, to] : refused) {
+    const std::string path = save(folder, ++step, {{"parameter", from, true}});
+    const auto errors = ThreadRanks::run(2, [&, to = to](Communicator& world) {
+      load_checkpoint(
+          world, path,
+          flat_state(testing::small_model(), {{"parameter", to, true}}, world.rank(), 2, false));
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    expect_contains(errors[0], {"parameter is ", ", wanted ", "of cube, norm.bias"});
+  }
+}
+
+// A flipped byte keeps the size: without hashes it is loaded, with them it is named, and the older
+// checkpoint is taken, by all ranks alike.
+TEST(Load, TheNewestWholeCheckpointIsTakenByContentToo) {
+  const std::string folder = testing::temporary_folder();
+  const std::vector<Role> roles = {{"parameter", at::kFloat, true}};
+  for (int64_t step : {1, 2, 3}) save(folder, step, roles);
+  const auto newest = [&](bool verify_hashes) {
+    std::vector<std::string> found(3);
+    const auto errors = ThreadRanks::run(3, [&](Communicator& world) {
+      const auto path = newest_checkpoint(world, folder, {.verify_hashes = verify_hashes});
+      found[world.rank()] = path ? fs::path(*path).filename().string() : "none";
+    });
+    EXPECT_EQ(errors[0], errors[2]);
+    EXPECT_EQ(found[0], found[1]);
+    EXPECT_EQ(found[0], found[2]);
+    return errors[0].empty() ? found[0] : errors[0];
+  };
+  EXPECT_EQ(newest(true), "step-3");
+  const auto damage = [&](int64_t step) {
+    const std::string path = text(folder, "/step-", step, "/state-00001-of-00002.safetensors");
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<int64_t>(fs::file_size(path)) - 1;
+    file.seekg(at);
+    const char old = static_cast<char>(file.get());
+    file.seekp(at).put(static_cast<char>(old ^ 1));
+  };
+  damage(3);
+  EXPECT_EQ(newest(false), "step-3");
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(newest(true), "step-2");
+  expect_contains(::testing::internal::GetCapturedStderr(),
+                  {"step-2 is used", "step-3", "state-00001-of-00002.safetensors is damaged"});
+  damage(2);
+  fs::resize_file(folder + "/step-1/manifest.json", 20);
+  expect_contains(newest(true), {"no checkpoint in", "step-1: ", "step-2: ", "step-3: ",
+                                 "does not have the manifest's hash", "train.resume"});
+}
+
+// Without a pointer, or with one that leads nowhere, the folder itself says what is there.
+TEST(Load, LatestIsNotNeeded) {
+  const std::string folder = testing::temporary_folder();
+  for (int64_t step : {1, 2}) save(folder, step, {{"parameter", at::kFloat, true}});
+  const auto newest = [&] {
+    std::string found;
+    expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+      const auto path = newest_checkpoint(world, folder);
+      if (world.rank() == 1) found = fs::path(path.value()).filename();
+    }));
+    return found;
+  };
+  const std::string latest = folder + "/latest";
+  fs::remove(latest);
+  EXPECT_EQ(newest(), "step-2");
+  for (const char* target : {"step-99", "step-1", "/nowhere/at/all", "latest"}) {
+    fs::create_symlink(target, latest);
+    EXPECT_EQ(newest(), "step-2") << target;
+    fs::remove(latest);
+  }
+  for (const char* contents :
+       {"", "\r\n", "step-1\r\n", "step-2\r\n", "step-7\n", "global_step1"}) {
+    std::ofstream(latest) << contents;
+    EXPECT_EQ(newest(), "step-2") << contents;
+  }
+  fs::remove(latest);
+  fs::create_directory(latest);
+  EXPECT_EQ(newest(), "step-2");
+  // The next save mends it, or says that it cannot and is whole all the same.
+  save(folder, 3, {{"parameter", at::kFloat, true}});
+  EXPECT_EQ(newest(), "step-3");
+  fs::remove_all(latest);
+  save(folder, 4, {{"parameter", at::kFloat, true}});
+  EXPECT_EQ(read_file(latest, ExitCode::checkpoint), "step-4\n");
+}
+
+// Hosts without a common file system: copies of a checkpoint load; a save that would scatter one is
+// refused, and names the rank.
+TEST(Load, FoldersOfTheirOwnPerHost) {
+  const std::string folder = testing::temporary_folder();
+  const std::vector<Role> roles = {{"parameter", at::kFloat, true}};
+  save(folder + "/host0", 5, roles);
+  fs::copy(folder + "/host0", folder + "/host1", fs::copy_options::recursive);
+  const auto here = [&](Communicator& world) { return text(folder, "/host", world.rank()); };
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = flat_state(testing::small_model(), roles, world.rank(), 2, false);
+    load_checkpoint(world, here(world) + "/step-5", state, {.verify_hashes = true});
+    require(testing::differences(state, 5).empty(), ExitCode::checkpoint, "differs");
+  }));
+  fs::remove_all(folder + "/host1");
+  fs::create_directory(folder + "/host1");
+  const auto missing = ThreadRanks::run(2, [&](Communicator& world) {
+    const auto state = flat_state(testing::small_model(), roles, world.rank(), 2, false);
+    load_checkpoint(world, here(world) + "/step-5", state);
+  });
+  EXPECT_EQ(missing[0], missing[1]);
+  expect_contains(missing[0], {"rank 1: ", "host1/step-5/state-0000", "No such file"});
+  const auto scattered =
+      ThreadRanks::run(2, [&](Communicator& world) { prepare_checkpoints(world, here(world)); });
+  EXPECT_EQ(scattered[0], scattered[1]);
+  expect_contains(scattered[0], {"rank 1: ", "host1", "rank 0", "one folder"});
+}
+
+}  // namespace
+}  // namespace phalanx
