@@ -10,3 +10,6 @@ tools/build.sh build-debug -DCMAKE_BUILD_TYPE=Debug
 ctest --test-dir build-debug --output-on-failure -j "$(nproc)"
 PHALANX_SOAK=1 ctest --test-dir build --output-on-failure -j "$(nproc)" --timeout 3600 --repeat until-fail:5 \
   -R 'Shared|Gloo|Launch|Checkpoint|Trainer'
+# Runs killed 50 times at random moments; a thousand random meshes.
+PHALANX_SOAK=1 build/tests/run_tests --gtest_filter='Killed.*'
+PHALANX_SOAK=1 build/tests/state_tests --gtest_filter='Property.*'

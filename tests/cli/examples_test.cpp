@@ -1,0 +1,63 @@
+// The example of a loop that outlives what happens to it, stopped and killed.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <memory>
+#include <thread>
+
+#include "phalanx/base/text.h"
+#include "tests/support/process.h"
+#include "tests/support/ranks.h"
+
+namespace phalanx::testing {
+namespace {
+
+constexpr const char* steps = "600";
+
+std::vector<std::string> command(int ranks, const std::string& folder) {
+  const std::string binary = PHALANX_BINARY;
+  const std::string build = binary.substr(0, binary.rfind('/'));
+  return {binary,
+          "run",
+          "--nproc-per-node",
+          std::to_string(ranks),
+          "--",
+          build + "/examples/example_fault_tolerant",
+          folder,
+          steps};
+}
+
+TEST(Examples, TheFaultTolerantLoopEndsAsIfNothingHadHappened) {
+  const std::string folder = temporary_folder(), straight = folder + "/straight",
+                    broken = folder + "/broken";
+  const std::string all = text("every sample was seen once: ", 48 * std::stoll(steps));
+  const auto whole = run_program(command(2, straight));
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_NE(whole.out.find("after step 0\n"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find(all), std::string::npos) << whole.out;
+
+  const auto started = [&](int ranks) { return std::make_unique<Program>(command(ranks, broken)); };
+  {  // SIGTERM: saves, exit code 75
+    const auto program = started(2);
+    ASSERT_TRUE(program->wait_for("after step 0"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    program->signal(SIGTERM);
+    EXPECT_EQ(program->finish().code, 75);
+  }
+  {  // SIGKILL of everything
+    const auto program = started(2);
+    ASSERT_TRUE(program->wait_for("after step "));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    for (pid_t process : processes_with(broken)) kill(process, SIGKILL);
+    EXPECT_NE(program->finish().code, 0);
+  }
+  const auto rest = run_program(command(2, broken));
+  EXPECT_EQ(rest.code, 0) << rest.error;
+  EXPECT_EQ(rest.out.find("after step 0\n"), std::string::npos) << rest.out;
+  EXPECT_NE(rest.out.find(all), std::string::npos) << rest.out;
+  const auto same = run_phalanx({"ckpt", "diff", straight, broken});
+  EXPECT_EQ(same.code, 0) << same.out << same.error;
+}
+
+}  // namespace
+}  // namespace phalanx::testing
