@@ -233,7 +233,7 @@ void add_train(Table& table) {
 }
 
 void add_rest(Table& table) {
-  table.section("checkpoint", "What is saved.");
+  table.section("checkpoint", "What is saved, and how it is loaded.");
   const auto checkpoint = table.part([](auto& config) -> auto& { return config.checkpoint; });
   checkpoint("every", &CheckpointConfig::every,
              "steps between checkpoints, and one after the last step; 0: none by steps", steps);
