@@ -59,8 +59,22 @@ std::optional<Path> model_dict(const std::set<Path>& dicts) {
   return found;
 }
 
-bool below(const Path& path, const Path& dict) {
-  return path.size() > dict.size() && std::equal(dict.begin(), dict.end(), path.begin());
+// What precedes the parameters' names, where the optimizer's states tell these names; none if the
+// states of all do not agree.
+std::optional<std::string> prefix_before(const std::set<std::string>& states,
+                                         const std::set<std::string>& parameters) {
+  if (states.empty()) return std::nullopt;
+  std::optional<std::string> found;
+  for (const std::string& whole : parameters) {
+    if (!whole.ends_with("." + *states.begin())) continue;
+    const std::string prefix = whole.substr(0, whole.size() - states.begin()->size());
+    const bool all = std::all_of(states.begin(), states.end(), [&](const auto& name) {
+      return parameters.contains(prefix + name);
+    });
+    if (all && found) return std::nullopt;
+    if (all) found = prefix;
+  }
+  return found;
 }
 
 // Drops a first "module." that every parameter has: DistributedDataParallel's.
@@ -85,31 +99,31 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 TorchNames name_torch_tensors(const std::vector<Path>& paths,
-                              const std::optional<std::string>& prefix) {
+                              const std::optional<std::string>& given) {
   TorchNames out;
   std::set<Path> dicts;
+  std::set<std::string> states, wholes;
   size_t numbered = 0;
   for (const Path& path : paths) {
     auto state = optimizer_name(without_wrappers(join(path, ".")));
-    if (!state) dicts.insert(caller_keys(path));
+    if (!state) dicts.insert(caller_keys(path)), wholes.insert(join(path, "."));
     if (state && all_digits(state->name)) ++numbered, state->name.clear();
+    if (state && !state->name.empty()) states.insert(state->name);
     if (state && state->role == "momentum_buffer") state->role = "momentum";
     out.names.push_back(state.value_or(TorchName{}));
   }
-  const std::optional<Path> model = prefix ? std::nullopt : model_dict(dicts);
+  const std::optional<Path> model = given ? std::nullopt : model_dict(dicts);
+  std::optional<std::string> prefix = model ? join(*model, ".") + "." : given;
+  if (!prefix) prefix = prefix_before(states, wholes);
   std::vector<std::string> others;
   for (size_t i = 0; i < paths.size(); ++i) {
     if (!out.names[i].role.empty()) continue;
     const std::string whole = join(paths[i], ".");
-    std::optional<std::string> own;  // the name below the caller's keys
-    if (prefix && whole.starts_with(*prefix)) own = whole.substr(prefix->size());
-    if (model && below(paths[i], *model))
-      own = join(
-          Path(paths[i].begin() + static_cast<std::ptrdiff_t>(model->size()), paths[i].end()), ".");
-    if (!prefix && !model) own = whole;
-    if (!own || own->empty()) others.push_back(whole);
-    out.names[i] = own && !own->empty() ? TorchName{without_wrappers(*own), "parameter"}
-                                        : TorchName{whole, "other"};
+    const size_t skipped = prefix ? prefix->size() : 0;
+    const bool own = !prefix || (whole.starts_with(*prefix) && whole.size() > skipped);
+    out.names[i] = own ? TorchName{without_wrappers(whole.substr(skipped)), "parameter"}
+                       : TorchName{whole, "other"};
+    if (!own) others.push_back(whole);
   }
   drop_module(out.names);
   if (numbered > 0)
@@ -117,7 +131,7 @@ TorchNames name_torch_tensors(const std::vector<Path>& paths,
                                " tensors of an optimizer are left out: they are kept under "
                                "numbers, and which parameters these are is not in the file"));
   if (!others.empty())
-    out.notices.push_back(text("tensors outside of ", prefix ? *prefix : join(*model, "."),
+    out.notices.push_back(text("tensors that are not below ", *prefix,
                                " have the role \"other\": ", some_of(others)));
   return out;
 }

@@ -17,12 +17,13 @@ struct TorchNames {
 };
 
 /// Names for tensors that lie under `paths` (keys of nested dicts) in what PyTorch saved.
+///
 /// Optimizer states `optimizer.state.NAME.SLOT` (any key that begins with "opt", or none) have role
 /// SLOT, "momentum" for momentum_buffer; states under numbers are left out. All others are
-/// parameters, named by their path without the caller's keys: `prefix` if given, else the path to
-/// the one dict that is called model, module, net, network, state_dict, model_state_dict or
-/// weights. What is not below it has the role "other" and its whole path as name. Wrappers' parts
-/// of names
+/// parameters, named by their keys joined by '.', without those of the caller: `prefix` if given;
+/// else the keys of the one dict that is called model, module, net, network, state_dict,
+/// model_state_dict or weights; else what all names have before those that the optimizer states
+/// have. What does not begin so has the role "other" and its whole name. Wrappers' parts
 /// ("_orig_mod.", "_fsdp_wrapped_module.", "module." before all) are dropped.
 TorchNames name_torch_tensors(const std::vector<std::vector<std::string>>& paths,
                               const std::optional<std::string>& prefix);

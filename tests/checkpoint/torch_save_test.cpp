@@ -5,6 +5,7 @@
 #include <random>
 
 #include "phalanx/checkpoint/storage.h"
+#include "phalanx/checkpoint/torch_names.h"
 #include "tests/checkpoint/torch_oracle.h"
 #include "tests/support/ranks.h"
 
@@ -47,6 +48,36 @@ void damage(const std::string& folder, const std::string& name) {
     refused += !survives(bad).empty();
   }
   EXPECT_GT(refused, 100) << "checksum of the pickle, signatures, names";
+}
+
+TEST(TorchSave, NamesAreThoseBelowTheCallersKeys) {
+  using Paths = std::vector<std::vector<std::string>>;
+  const auto named = [](const Paths& paths, const std::optional<std::string>& prefix = {}) {
+    std::vector<std::string> found;
+    for (const auto& [name, role] : name_torch_tensors(paths, prefix).names)
+      found.push_back(role == "parameter" ? name : text(name, ":", role));
+    return join(found, " ");
+  };
+  EXPECT_EQ(named({{"a.w"}, {"model.w"}}), "a.w model.w") << "a state_dict at the top";
+  EXPECT_EQ(named({{"model.a.w"}, {"model.b"}}), "model.a.w model.b") << "may be their own";
+  EXPECT_EQ(named({{"app", "model", "a.w"}, {"app", "opt", "state", "a.w", "exp_avg"}}),
+            "a.w a.w:exp_avg");
+  EXPECT_EQ(named({{"m.a.w"}, {"m.b"}, {"x"}, {"optim.state.a.w.step"}, {"optim.state.b.step"}}),
+            "a.w b x:other a.w:step b:step");
+  EXPECT_EQ(named({{"m.a"}, {"n.a"}, {"state.a.momentum_buffer"}}), "m.a n.a a:momentum")
+      << "two would do";
+  EXPECT_EQ(named({{"model", "module.a"}, {"model", "module.b"}, {"ema", "module.a"}}),
+            "a b ema.module.a:other");
+  EXPECT_EQ(named({{"module.a"}, {"b"}}), "module.a b") << "not before all";
+  EXPECT_EQ(named({{"_fsdp_wrapped_module.a._checkpoint_wrapped_module.w"}}), "a.w");
+  EXPECT_EQ(named({{"generator", "w"}, {"judge", "w"}}), "generator.w judge.w");
+  EXPECT_EQ(named({{"generator", "w"}, {"judge", "w"}}, "judge."), "generator.w:other w");
+  EXPECT_EQ(named({{"state_dict", "w"}, {"optimizer_states", "0", "state", "3", "exp_avg"}}),
+            "w :exp_avg")
+      << "numbers are left out";
+  EXPECT_EQ(named({{"encoder.state.w"}, {"my.state.proj.step"}}),
+            "encoder.state.w my.state.proj.step")
+      << "no optimizer's";
 }
 
 TEST(TorchSave, IsReadAsPyTorchWroteItOrRefusedInASentence) {
