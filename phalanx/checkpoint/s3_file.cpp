@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/s3_storage.h"
@@ -12,6 +13,7 @@ namespace phalanx {
 namespace {
 
 constexpr int64_t head_bytes = 64 << 10;
+constexpr size_t at_once = 4;  // requests of one file: a server gives each only so much
 
 std::string header(const S3Response& response, const std::string& name) {
   const auto place = response.headers.find(name);
@@ -80,17 +82,25 @@ void S3Reader::read(void* out, int64_t bytes, int64_t offset) const {
     if (bytes > 0) std::memcpy(to, head_.data() + offset, bytes);
     return;
   }
-  for (int64_t done = 0; done < bytes;) {
+  std::deque<std::future<void>> reading;  // each ends before this function does
+  for (int64_t done = 0; done < bytes; done += S3Storage::part_bytes) {
     const int64_t count = std::min(bytes - done, S3Storage::part_bytes);
-    read_piece(to + done, count, offset + done);
-    done += count;
+    if (bytes <= S3Storage::part_bytes) return read_piece(to, count, offset);
+    if (reading.size() == at_once) {
+      reading.front().get();
+      reading.pop_front();
+    }
+    reading.push_back(
+        std::async(std::launch::async, [=, this] { read_piece(to + done, count, offset + done); }));
   }
+  for (auto& piece : reading) piece.get();
 }
 
 S3Writer::S3Writer(std::shared_ptr<const S3Client> client, std::string key, std::string path)
     : client_(std::move(client)), key_(std::move(key)), path_(std::move(path)) {}
 
 S3Writer::~S3Writer() {
+  sending_.clear();  // waits for them: a part that comes after the DELETE would stay
   if (upload_.empty()) return;
   S3Request request{.method = "DELETE", .key = key_, .query = {{"uploadId", upload_}}};
   request.attempts = 1;
@@ -106,6 +116,7 @@ void S3Writer::write(const void* data, int64_t bytes) {
       continue;
     }
     const int64_t count = std::min(bytes - done, room);
+    if (buffer_.empty() && bytes_ > 0) buffer_.reserve(S3Storage::part_bytes);
     buffer_.insert(buffer_.end(), from + done, from + done + count);
     done += count;
   }
@@ -123,21 +134,29 @@ void S3Writer::begin_upload() {
 
 void S3Writer::send_part() {
   if (upload_.empty()) begin_upload();
-  const auto number = static_cast<int64_t>(tags_.size()) + 1;
+  if (sending_.size() == at_once) await_part();
+  const auto number = static_cast<int64_t>(tags_.size() + sending_.size()) + 1;
   require(number <= S3Storage::most_parts, ExitCode::checkpoint, doing(),
           ": an object has at most ", S3Storage::most_parts, " parts of ", S3Storage::part_bytes,
           " bytes; save on more ranks, so that each writes less");
-  const S3Request request{.method = "PUT",
-                          .key = key_,
-                          .query = {{"partNumber", text(number)}, {"uploadId", upload_}},
-                          .body = buffer_.data(),
-                          .body_bytes = static_cast<int64_t>(buffer_.size())};
-  const S3Response response = client_->require_good(request, doing());
-  const auto tag = response.headers.find("etag");
-  require(tag != response.headers.end(), ExitCode::checkpoint, doing(), ": the server took part ",
-          number, " and gave no ETag for it");
-  tags_.push_back(tag->second);
-  buffer_.clear();
+  sending_.push_back(std::async(
+      std::launch::async, [this, number, part = std::exchange(buffer_, {})]() -> std::string {
+        const S3Request request{.method = "PUT",
+                                .key = key_,
+                                .query = {{"partNumber", text(number)}, {"uploadId", upload_}},
+                                .body = part.data(),
+                                .body_bytes = static_cast<int64_t>(part.size())};
+        const S3Response response = client_->require_good(request, doing());
+        const auto tag = response.headers.find("etag");
+        require(tag != response.headers.end(), ExitCode::checkpoint, doing(),
+                ": the server took part ", number, " and gave no ETag for it");
+        return tag->second;
+      }));
+}
+
+void S3Writer::await_part() {
+  tags_.push_back(sending_.front().get());
+  sending_.pop_front();
 }
 
 // A 200 may carry an error. And an attempt whose answer was lost may have done it: then the upload
@@ -163,6 +182,7 @@ void S3Writer::complete_upload() {
 void S3Writer::finish() {
   if (!upload_.empty()) {
     if (!buffer_.empty()) send_part();
+    while (!sending_.empty()) await_part();
     complete_upload();
     return;
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,8 +12,8 @@
 
 namespace phalanx {
 
-/// An object, read by ranged GETs. The first request brings its size and its first 64 KB, from
-/// which small files and headers are read.
+/// An object, read by ranged GETs, several at once of what is large. The first request brings its
+/// size and its first 64 KB, from which small files and headers are read.
 class S3Reader final : public Reader {
  public:
   S3Reader(std::shared_ptr<const S3Client> client, std::string key, std::string path);
@@ -28,8 +30,8 @@ class S3Reader final : public Reader {
   int64_t size_ = 0;
 };
 
-/// An object, uploaded part by part; small ones at once. The upload is given up if finish() was not
-/// called.
+/// An object, uploaded in parts, several of them at once while the next is filled; a small one in
+/// one request. Holds at most 5 parts. The upload is given up if finish() was not called.
 class S3Writer final : public Writer {
  public:
   S3Writer(std::shared_ptr<const S3Client> client, std::string key, std::string path);
@@ -41,12 +43,14 @@ class S3Writer final : public Writer {
  private:
   void begin_upload();
   void send_part();
+  void await_part();
   void complete_upload();
   std::string doing() const { return "cannot write " + path_; }
 
   std::shared_ptr<const S3Client> client_;
-  std::string key_, path_, upload_;  // its id, once there is more than a part
-  std::vector<std::string> tags_;    // of the parts sent
+  std::string key_, path_, upload_;               // its id, once there is more than a part
+  std::vector<std::string> tags_;                 // of the parts sent
+  std::deque<std::future<std::string>> sending_;  // the tags of those after them
   std::vector<char> buffer_;
   int64_t bytes_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/s3_storage.h"
 #include "tests/checkpoint/s3_server.h"
 #include "tests/checkpoint/state_of_test.h"
@@ -121,25 +122,79 @@ void lasting_trouble(S3Proxy& proxy) {
     EXPECT_EQ(names(), "latest step-1") << "what was written of step-2 is removed";
     EXPECT_EQ(load(2), "1");
   }
-  proxy.set_rule([&](const std::string&, int) { return Fault::ignore_range; });
-  char byte;
-  try {
-    open_storage("s3://bucket")->open("ranges")->read(&byte, 1, 0);
-    ADD_FAILURE() << "a server without ranges was believed";
-  } catch (const Error& error) {
-    EXPECT_TRUE(has(error.what(), "more than was asked for")) << error.what();
+  for (const auto& [fault, says] : {std::pair(Fault::ignore_range, "more than was asked for"),
+                                    std::pair(Fault::other_range, "'bytes 1-65535/200000'")}) {
+    proxy.set_rule([fault = fault](const std::string&, int) { return fault; });
+    try {
+      open_storage("s3://bucket")->open("ranges");
+      ADD_FAILURE() << "a server that serves no ranges, or others, was believed";
+    } catch (const Error& error) {
+      EXPECT_TRUE(has(error.what(), says)) << error.what();
+    }
+    EXPECT_EQ(proxy.requests(), 1) << "that is not tried again";
   }
-  EXPECT_EQ(proxy.requests(), 1) << "that is not tried again";
   proxy.set_rule(nullptr);
 }
 
-// Killed before every third request of a save, of a new step and of one that is there: the older
-// one loads, or the new one, and the next start cleans up.
+// An object of several parts, each of which may fail.
+void trouble_with_parts(S3Proxy& proxy) {
+  const std::string large = "s3://bucket/large";
+  std::string bytes(2 * S3Storage::part_bytes + 999, 'x');
+  for (size_t i = 0; i < bytes.size(); i += 512) bytes[i] = static_cast<char>(i >> 9);
+  const auto write = [&] {
+    try {
+      const auto writer = open_storage(large)->create("step-1/file");
+      writer->write(bytes.data(), static_cast<int64_t>(bytes.size()));
+      writer->finish();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto rule_for = [](const std::string& what, Fault fault, int times) {
+    const auto left = std::make_shared<std::atomic<int>>(times);
+    return [=](const std::string& line, int) {
+      return has(line, what) && (*left)-- > 0 ? fault : Fault::none;
+    };
+  };
+  be_patient(Fault::none, 3);
+  for (const auto& [what, fault] :
+       {std::pair("partNumber=2", Fault::error_500), std::pair("partNumber=1", Fault::reset),
+        std::pair("partNumber=3", Fault::lose_answer), std::pair("POST", Fault::lose_answer),
+        std::pair("?uploadId=", Fault::lose_answer), std::pair("GET", Fault::half_body)}) {
+    SCOPED_TRACE(what);
+    proxy.set_rule(rule_for(what, fault, 1));
+    EXPECT_EQ(write(), "");
+    EXPECT_TRUE(read_text(*open_storage(large), "step-1/file") == bytes);
+    open_storage(large)->remove("step-1");
+    EXPECT_TRUE(open_storage(large)->unfinished().empty());
+  }
+  for (const std::string what : {"partNumber=2", "partNumber=3", "?uploadId="}) {
+    SCOPED_TRACE(what);
+    proxy.set_rule(rule_for(what, Fault::refuse, 1));
+    const std::string error = write();
+    EXPECT_TRUE(has(error, "cannot write s3://bucket/large/step-1/file")) << error;
+    EXPECT_TRUE(has(error, "403 AccessDenied")) << error;
+    EXPECT_TRUE(open_storage(large)->unfinished().empty()) << "the upload is given up";
+  }
+  proxy.set_rule(nullptr);
+  // What a killed save left of an upload costs money: the next start gives it up.
+  const S3Client client(read_s3_settings(), "bucket");
+  client.require_good(
+      {.method = "POST", .key = "checkpoints/step-7/state", .query = {{"uploads", ""}}, .body = ""},
+      "begin");
+  EXPECT_EQ(open_storage(place)->unfinished(), std::vector<std::string>{"step-7"});
+  start_anew();
+  EXPECT_TRUE(open_storage(place)->unfinished().empty());
+}
+
+// Killed before every fourth request of the save of a new step, and every sixth of one that is
+// there: the older one loads, or the new one, and the next start cleans up.
 void killed_anywhere(S3Proxy& proxy) {
   for (const int64_t step : {2, 1}) {
     int finished_at = 0;
     std::string seen;
-    for (int at = static_cast<int>(step); finished_at == 0; at += 3) {
+    for (int at = static_cast<int>(step); finished_at == 0; at += step == 2 ? 4 : 6) {
       SCOPED_TRACE(::testing::Message() << "step " << step << ", request " << at);
       ASSERT_LT(at, 100);
       for (const auto& item : open_storage(place)->list("")) open_storage(place)->remove(item.name);
@@ -169,7 +224,10 @@ void killed_anywhere(S3Proxy& proxy) {
       EXPECT_TRUE(loaded == "1" || loaded == text(step)) << loaded;
       if (finished_at) EXPECT_EQ(loaded, text(step));
       seen += loaded;
-      EXPECT_TRUE(open_storage(place)->unfinished().empty());
+      const auto storage = open_storage(place);
+      EXPECT_TRUE(storage->unfinished().empty());
+      for (const auto& candidate : candidates(*storage))
+        EXPECT_EQ(candidate.defect, "") << "one that was being deleted is no checkpoint any more";
     }
     EXPECT_GT(finished_at, 10);
     if (step == 2) EXPECT_TRUE(has(seen, "111") && has(seen, "222")) << seen;
@@ -184,6 +242,7 @@ TEST(S3Faults, LeaveTheOlderCheckpointAndSayWhatHappened) {
   open_storage("s3://bucket")->replace("ranges", std::string(200'000, 'x'));
   passing_trouble(proxy);
   lasting_trouble(proxy);
+  trouble_with_parts(proxy);
   killed_anywhere(proxy);
 }
 

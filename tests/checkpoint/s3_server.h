@@ -133,7 +133,17 @@ class S3Server {
   std::unique_ptr<Program> server_;
 };
 
-enum class Fault { none, error_500, half_body, drip, refuse, reset, ignore_range };
+enum class Fault {
+  none,
+  error_500,
+  half_body,
+  drip,
+  refuse,
+  reset,
+  lose_answer,
+  ignore_range,
+  other_range
+};
 
 // Passes requests on to a server, one after another on each connection, and does to each what
 // `rule` says of it: its first line and its number, from 1.
@@ -264,10 +274,14 @@ class S3Proxy {
       setsockopt(client, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
       return false;
     }
+    if (fault == Fault::other_range)
+      if (const size_t range = head.find("bytes=0-"); range != std::string::npos)
+        head.replace(range, 8, "bytes=1-");
     if (fault == Fault::ignore_range)
       if (const size_t range = head.find("Range: "); range != std::string::npos)
         head.erase(range, head.find("\r\n", range) + 2 - range);
     const std::string answer = ask_upstream(head + "Connection: close\r\n\r\n" + body);
+    if (fault == Fault::lose_answer) return false;  // the server did it, and nobody is told
     const size_t begin = answer.find("\r\n\r\n") + 4;
     if (fault == Fault::half_body) {
       send_all(client, answer.substr(0, begin + (answer.size() - begin) / 2));

@@ -202,6 +202,34 @@ void copies_both_ways() {
     EXPECT_TRUE(read_text(*here, "step-7/" + item.name) == read_text(*back, "step-7/" + item.name));
 }
 
+int64_t resident_bytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * getpagesize();
+}
+
+// Of more than a part: one that is not freed shows.
+void many_saves_leak_nothing() {
+  const std::string place = "s3://bucket/many-saves";
+  const at::Tensor big = at::ones({S3Storage::part_bytes / 4 + 1}, at::kFloat);
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  int64_t memory = 0;
+  std::ptrdiff_t files = 0;
+  for (int64_t step = 1; step <= 20; ++step) {
+    const auto errors = ThreadRanks::run(1, [&](Communicator& world) {
+      save_checkpoint(world, place, {.step = step},
+                      std::vector{whole_entry("big", "parameter", big)}, 2);
+    });
+    ASSERT_EQ(errors[0], "");
+    if (step == 4) memory = resident_bytes(), files = open_files();
+  }
+  EXPECT_LT(resident_bytes(), memory + S3Storage::part_bytes);
+  EXPECT_EQ(open_files(), files);
+  EXPECT_EQ(names(place), "latest step-19 step-20");
+}
+
 void refusals_are_one_sentence() {
   const std::string place = "s3://bucket/refusals";
   save_ok(place, 1, 2);
@@ -227,6 +255,7 @@ TEST(S3, HoldsCheckpointsAsAFolderDoes) {
   large_objects_go_in_parts();
   lists_have_many_pages();
   copies_both_ways();
+  many_saves_leak_nothing();
   refusals_are_one_sentence();
   S3Server::use(server.port());
   EXPECT_EQ(resumed("s3://bucket/refusals", 1), "step-1");
