@@ -88,6 +88,16 @@ int milliseconds_until(Clock::time_point deadline) {
   return int(std::max<int64_t>(0, left.count()));
 }
 
+// False once the deadline has passed. A signal (a request to stop, say) interrupts poll(), not
+// this.
+bool readable(int socket, Clock::time_point deadline) {
+  pollfd wait{socket, POLLIN, 0};
+  int ready;
+  do ready = ::poll(&wait, 1, milliseconds_until(deadline));
+  while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
 }  // namespace
 
 LocalPeers::LocalPeers(int rank) : rank_(rank) {
@@ -137,8 +147,7 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
     adopt(ranks[i], std::move(made));
   }
   while (above > 0) {
-    pollfd wait{listener_.get(), POLLIN, 0};
-    require(::poll(&wait, 1, milliseconds_until(deadline)) > 0, ExitCode::peer_lost, "rank ", rank_,
+    require(readable(listener_.get(), deadline), ExitCode::peer_lost, "rank ", rank_,
             " was not reached by ", above, " ranks of its host before the join deadline");
     Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Header header{};

@@ -100,6 +100,7 @@ class JoinedWorld : public World {
         peers_ = std::move(peers);
       } catch (const Error& error) {
         failure = error.what();
+        peers.reset();  // who waits for this rank's segments learns at once that none will come
       }
     const auto results = exchange(*store_, info_, "local", failure, deadline);
     for (int rank : local_ranks_) {

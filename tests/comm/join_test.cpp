@@ -1,7 +1,9 @@
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -212,6 +214,34 @@ TEST(Join, NothingIsLeftBehind) {
     return 0;
   });
   EXPECT_EQ(files(), before);
+}
+
+// A request to stop may come while ranks meet: it interrupts their system calls, and must neither
+// end the meeting nor change the transport.
+TEST(Join, SignalsDoNotDisturbTheMeeting) {
+  for (auto transport : {Transport::automatic, Transport::gloo})
+    for (int round = 0; round < 5; ++round) {
+      auto statuses = fork_ranks(
+          3,
+          [&](const WorldInfo& info) {
+            struct sigaction action{};
+            action.sa_handler = [](int) {};
+            action.sa_flags = SA_RESTART;
+            sigaction(SIGALRM, &action, nullptr);
+            const itimerval often{{0, 300}, {0, 300}};
+            setitimer(ITIMER_REAL, &often, nullptr);
+            auto world = World::join(info, {.transport = transport, .join_deadline = seconds(20)});
+            auto group = world->group("dp", all_ranks(*world));
+            EXPECT_EQ(group->transport(), transport == Transport::gloo ? "gloo" : "shared memory");
+            auto buffer = group->allocate(4096);
+            group->all_gather(at::zeros({300000}), at::zeros({100000}), test_call).wait();
+            group->barrier(test_call);
+            setitimer(ITIMER_REAL, nullptr, nullptr);
+            return 0;
+          },
+          seconds(40));
+      for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(statuses[rank], 0) << "rank " << rank;
+    }
 }
 
 TEST(Join, MeshFindsItsGroups) {
