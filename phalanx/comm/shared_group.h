@@ -157,6 +157,7 @@ class Group : public std::enable_shared_from_this<Group> {
  private:
   friend class SharedCall;
   void retire();
+  void retire_until(c10::function_ref<bool()> enough, c10::function_ref<std::string()> what);
   void sweep_segments();
   void free_segment(uint32_t id);
   void check_peers(c10::function_ref<bool()> ready, c10::function_ref<std::vector<int>()> missing,
