@@ -31,6 +31,21 @@ std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& function)
   return nullptr;
 }
 
+struct Span {
+  char* begin = nullptr;
+  int64_t bytes = 0;
+};
+
+Span memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return {};
+  if (tensor.storage().nbytes() == 0 || !tensor.storage().data()) return {};
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return {static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())),
+          (last + 1) * tensor.element_size()};
+}
+
 // Not a number in every floating type, so that a read of it shows.
 void poison(const at::Tensor& buffer) { std::memset(buffer.data_ptr(), 0xff, buffer.nbytes()); }
 
@@ -58,31 +73,33 @@ Stream RecordingDevice::stream(std::string_view name) {
   return {static_cast<int>(queues_.size()) - 1};
 }
 
-RecordingDevice::Buffer* RecordingDevice::find(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || buffers_.empty()) return nullptr;
-  if (tensor.numel() == 0 || tensor.storage().nbytes() == 0 || !tensor.storage().data())
-    return nullptr;
-  char* address = static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()));
-  auto next = buffers_.upper_bound(address);
-  if (next == buffers_.begin()) return nullptr;
-  Buffer& buffer = std::prev(next)->second;
-  return address < buffer.begin + buffer.bytes ? &buffer : nullptr;
+int RecordingDevice::touch(const at::Tensor& tensor, int stream, bool write,
+                           std::string_view what) {
+  const Span span = memory_of(tensor);
+  int count = 0;
+  if (buffers_.empty() || span.bytes == 0) return 0;
+  auto next = buffers_.upper_bound(span.begin);
+  if (next != buffers_.begin()) --next;
+  for (; next != buffers_.end() && next->first < span.begin + span.bytes; ++next)
+    if (next->first + next->second.bytes > span.begin) {
+      touch(next->second, stream, write, what);
+      ++count;
+    }
+  return count;
 }
 
-RecordingDevice::Buffer& RecordingDevice::know(const at::Tensor& tensor, std::string_view name,
-                                               int stream) {
-  if (Buffer* known = find(tensor)) return *known;
-  char* begin = static_cast<char*>(tensor.data_ptr());
+void RecordingDevice::know(const at::Tensor& tensor, std::string_view name, int stream) {
+  const Span span = memory_of(tensor);
   const Use created{stream, queues_[stream].clock[stream], "its allocation"};
-  return buffers_
-      .insert_or_assign(
-          begin,
-          Buffer{std::string(name), begin, static_cast<int64_t>(tensor.nbytes()), created, {}})
-      .first->second;
+  buffers_.insert_or_assign(span.begin, Buffer{std::string(name), span.bytes, false, created, {}});
 }
 
 void RecordingDevice::touch(Buffer& buffer, int stream, bool write, std::string_view what) {
   const Clock& now = queues_[stream].clock;
+  if (buffer.freed)
+    races_.push_back(text(buffer.name, ": ", what, " on stream ", queues_[stream].name,
+                          " comes after ", buffer.write.what, " on stream ",
+                          queues_[buffer.write.stream].name));
   auto check = [&](const Use& earlier, const char* kind) {
     if (earlier.stream < 0 || earlier.stream == stream || now[earlier.stream] >= earlier.time)
       return;
@@ -103,10 +120,7 @@ void RecordingDevice::touch(Buffer& buffer, int stream, bool write, std::string_
 
 void RecordingDevice::on_operator(const at::Tensor& tensor, bool write, const char* name) {
   if (inside_launch_ || std::this_thread::get_id() != thread_) return;
-  if (Buffer* buffer = find(tensor)) {
-    ++operator_accesses_;
-    touch(*buffer, compute().index, write, name);
-  }
+  operator_accesses_ += touch(tensor, compute().index, write, name);
 }
 
 void RecordingDevice::enqueue(int stream, std::function<void()> work) {
@@ -123,9 +137,12 @@ void RecordingDevice::enqueue(int stream, std::function<void()> work) {
 
 void RecordingDevice::launch(Stream stream, std::string_view name, std::span<const Access> accesses,
                              std::function<void()> work) {
-  for (const Access& access : accesses)
-    if (access.buffer.defined() && access.buffer.numel() > 0)
-      touch(know(access.buffer, name, stream.index), stream.index, access.write, name);
+  for (const Access& access : accesses) {
+    if (!access.buffer.defined() || access.buffer.numel() == 0) continue;
+    if (touch(access.buffer, stream.index, access.write, name) > 0) continue;
+    know(access.buffer, name, stream.index);
+    touch(access.buffer, stream.index, access.write, name);
+  }
   enqueue(stream.index, std::move(work));
 }
 
@@ -149,6 +166,15 @@ void RecordingDevice::wait(Stream stream, const Event& event) {
     queues_[stream.index].waiting.push_back(catch_up);
 }
 
+bool RecordingDevice::ordered(Stream stream, const Event& event) const {
+  if (event.stream < 0) return true;
+  const Clock& now = queues_[stream.index].clock;
+  const Clock& then = events_[event.position].clock;
+  for (size_t i = 0; i < then.size(); ++i)
+    if (now[i] < then[i]) return false;
+  return true;
+}
+
 void RecordingDevice::run(int stream, int64_t upto) {
   Queue& queue = queues_[stream];
   while (queue.done < upto && !queue.waiting.empty()) {
@@ -167,10 +193,10 @@ at::Tensor RecordingDevice::allocate(Stream stream, int64_t bytes, std::string_v
 }
 
 void RecordingDevice::free(Stream stream, at::Tensor buffer) {
-  if (Buffer* known = find(buffer)) {
-    touch(*known, stream.index, true, "free");
-    buffers_.erase(known->begin);
-  }
+  touch(buffer, stream.index, true, "free");
+  if (const auto known = buffers_.find(memory_of(buffer).begin); known != buffers_.end())
+    known->second.freed = true;
+  freed_.push_back(buffer);
   enqueue(stream.index, [buffer] { poison(buffer); });
 }
 

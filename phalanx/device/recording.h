@@ -16,7 +16,8 @@ namespace phalanx {
 /// on side streams runs as early as legal (when it is launched) or as late (when something that
 /// waits for it runs), so that wrong values show as well. Accesses of LibTorch's own operations are
 /// seen through its operator callbacks and count for the compute stream, if the thread that made
-/// the device runs them (a transport's own threads may copy with them). One at a time.
+/// the device runs them (a transport's own threads may copy with them). Freed memory is kept until
+/// the device goes, so that a use after the free is seen. One at a time.
 class RecordingDevice final : public Device {
  public:
   enum class Side { early, late };
@@ -32,7 +33,9 @@ class RecordingDevice final : public Device {
   void free(Stream stream, at::Tensor buffer) override;
   using Device::launch;
 
-  /// One sentence per access that is not ordered after an earlier one.
+  /// Whether work launched on `stream` from now on runs after `event` without a further wait.
+  bool ordered(Stream stream, const Event& event) const;
+  /// One sentence per access that is not ordered after an earlier one, or comes after a free.
   const std::vector<std::string>& races() const { return races_; }
   /// Accesses of LibTorch's operations to buffers that this device knows.
   int64_t operator_accesses() const { return operator_accesses_; }
@@ -48,8 +51,8 @@ class RecordingDevice final : public Device {
   };
   struct Buffer {
     std::string name;
-    char* begin;
     int64_t bytes;
+    bool freed = false;
     Use write;
     std::map<int, Use> reads;  ///< since that write, the last of each stream
   };
@@ -64,15 +67,17 @@ class RecordingDevice final : public Device {
     int64_t upto;
   };
 
-  Buffer* find(const at::Tensor& tensor);
-  Buffer& know(const at::Tensor& tensor, std::string_view name, int stream);
+  void know(const at::Tensor& tensor, std::string_view name, int stream);
+  /// All known buffers that the tensor lies in; how many there are.
+  int touch(const at::Tensor& tensor, int stream, bool write, std::string_view what);
   void touch(Buffer& buffer, int stream, bool write, std::string_view what);
   void enqueue(int stream, std::function<void()> work);
   void run(int stream, int64_t upto);
 
   Side side_;
   std::vector<Queue> queues_;
-  std::map<char*, Buffer> buffers_;
+  std::map<char*, Buffer> buffers_;  // which do not overlap
+  std::vector<at::Tensor> freed_;
   std::vector<Recorded> events_;
   std::vector<std::string> races_;
   int64_t operator_accesses_ = 0;

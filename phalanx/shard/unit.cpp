@@ -51,6 +51,21 @@ void Unit::allocate_values() {
   }
   if (!value_shard_.defined())
     value_shard_ = whole_.narrow(0, shard_index_ * plan_.shard_count, plan_.shard_count);
+  list_accesses();
+}
+
+// The device learns of the memory, so that it can check accesses. Of a window a gather reads this
+// rank's part and brings the others'.
+void Unit::list_accesses() {
+  const bool window = gathers_each_use() && whole_.defined();
+  if (gathers_each_use()) gather_accesses_ = {{value_shard_, false}};
+  for (int shard = 0; window && shard < plan_.shards; ++shard)
+    if (shard != shard_index_)
+      gather_accesses_.push_back(
+          {whole_.narrow(0, shard * plan_.shard_count, plan_.shard_count), true});
+  if (!gathers_each_use()) gather_accesses_ = {{whole_, true}};
+  for (const Access& access : gather_accesses_)
+    device_.launch(device_.compute(), "allocate parameters", {{access.buffer, true}}, [] {});
 }
 
 void Unit::allocate_gradients(const Layout& layout) {
@@ -123,7 +138,7 @@ void Unit::prefetch() {
   if (!gathers_each_use() || gather_pending_ || uses_ > 0) return;
   device_.wait(gather_stream_, values_written_);
   at::Tensor out = whole_;
-  std::vector<Access> accesses = {{value_shard_, false}};  // peers read a window in place
+  std::vector<Access> accesses = gather_accesses_;
   if (!out.defined()) {
     gathered_ = device_.allocate(gather_stream_, whole_bytes(), name());
     out = gathered_.view(value_shard_.scalar_type());
@@ -155,9 +170,9 @@ void Unit::release_parameters() {
   if (--uses_ > 0 || !gathers_each_use()) return;
   detach_storage(flat_, "unit " + name() + " is sharded: gather it before its use");
   gather_.release();
-  if (!gathered_.defined()) return;
   // The memory goes back to the gather stream, whose next gather may write it: after this use.
   device_.wait(gather_stream_, device_.record(device_.compute()));
+  if (!gathered_.defined()) return;
   device_.free(gather_stream_, std::move(gathered_));
   gathered_ = at::Tensor();
 }
@@ -264,7 +279,7 @@ void Unit::finish_step() {
   values_written_ = device_.record(device_.compute());
   if (gathers_each_use() || plan_.strategy == Strategy::none) return;
   device_.wait(gather_stream_, values_written_);
-  device_.launch(gather_stream_, "gather " + name(), {{whole_, true}}, [this] {
+  device_.launch(gather_stream_, "gather " + name(), gather_accesses_, [this] {
     gather_ = group_.all_gather(whole_, value_shard_, {name(), "parameters"});
   });
   gather_issued_ = device_.record(gather_stream_);

@@ -86,6 +86,7 @@ class Unit final : public GradientSlot {
   bool gathers_each_use() const { return plan_.strategy == Strategy::optim_grads_params; }
   int64_t whole_bytes() const { return plan_.padded * size_of(plan_.compute); }
   void allocate_values();
+  void list_accesses();
   void allocate_gradients(const Layout& layout);
   void adopt_parameters();
   void build_shards();
@@ -106,6 +107,7 @@ class Unit final : public GradientSlot {
   at::Tensor whole_;        ///< 1-D, values where they rest whole, or the window; else undefined
   at::Tensor value_shard_;  ///< 1-D
   at::Tensor gathered_;     ///< bytes, while a gather into a buffer of its own is alive
+  std::vector<Access> gather_accesses_;  ///< of every gather, but for that buffer
   Handle gather_;
   Event gather_issued_, values_written_;
   bool gather_pending_ = false;  ///< issued, not waited for

@@ -46,7 +46,9 @@ class ToyTraining {
 
   at::Tensor forward(bool last = true) {
     engine_.begin_microbatch(last);
-    at::Tensor hidden = matmul(at::ones({1, 5}, at::kFloat), model_.in);
+    // Its gradient makes the root's parameters needed up to the end of backward.
+    const at::Tensor x = at::ones({1, 5}, at::kFloat).requires_grad_();
+    at::Tensor hidden = matmul(x, model_.in);
     for (size_t i = 0; i < model_.blocks.size(); ++i)
       hidden = engine_.run(i + 1, {hidden}, [&](const Tensors& in) {
         return model_.blocks[i]->forward({in_block ? in_block(in[0]) : in[0]}, {});
