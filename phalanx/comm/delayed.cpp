@@ -54,22 +54,4 @@ Handle DelayedCommunicator::all_reduce(at::Tensor inout, Op op, const Call& call
   return delayed(inner_->all_reduce(std::move(inout), op, call));
 }
 
-Handle DelayedCommunicator::broadcast(at::Tensor inout, int root, const Call& call) {
-  return inner_->broadcast(std::move(inout), root, call);
-}
-
-Handle DelayedCommunicator::all_to_all(at::Tensor out, std::span<const int64_t> out_splits,
-                                       at::Tensor in, std::span<const int64_t> in_splits,
-                                       const Call& call) {
-  return inner_->all_to_all(std::move(out), out_splits, std::move(in), in_splits, call);
-}
-
-Handle DelayedCommunicator::send(at::Tensor tensor, int peer, int tag, const Call& call) {
-  return inner_->send(std::move(tensor), peer, tag, call);
-}
-
-Handle DelayedCommunicator::receive(at::Tensor tensor, int peer, int tag, const Call& call) {
-  return inner_->receive(std::move(tensor), peer, tag, call);
-}
-
 }  // namespace phalanx

@@ -7,6 +7,7 @@
 #include "phalanx/autograd/deferred.h"
 #include "phalanx/autograd/storage.h"
 #include "phalanx/base/text.h"
+#include "tests/support/operations.h"
 
 namespace phalanx {
 namespace {
@@ -18,26 +19,7 @@ Parameter parameter_of(const at::Tensor& values) {
   return parameter;
 }
 
-// y = x w, with the weight gradient written through weight_gradient().
-at::Tensor matmul(const at::Tensor& x, const Parameter& w) {
-  at::Tensor y;
-  {
-    BelowAutograd below;
-    y = at::mm(x, w->tensor);
-  }
-  return differentiable("matmul", {x}, {w}, {x}, {y},
-                        [w](const Tensors& saved, const Tensors& gradients,
-                            const std::vector<bool>& needs) -> Tensors {
-                          const at::Tensor x = saved[0], dy = gradients[0];
-                          weight_gradient(w, [x, dy](at::Tensor target, bool accumulate) {
-                            if (accumulate)
-                              target.addmm_(x.t(), dy);
-                            else
-                              at::mm_out(target, x.t(), dy);
-                          });
-                          return {needs[0] ? at::mm(dy, w->tensor.t()) : at::Tensor()};
-                        })[0];
-}
+using testing::matmul;
 
 struct Case {
   at::Tensor x = at::randn({5, 4}, at::kDouble), w1 = at::randn({4, 6}, at::kDouble),

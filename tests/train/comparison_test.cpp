@@ -6,6 +6,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/base/text.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wrong_reduction.h"
 #include "tests/train/small_run.h"
 
 namespace phalanx::testing {
@@ -128,6 +129,29 @@ TEST(Comparison, APlantedErrorIsFound) {
       }
     });
   }
+}
+
+// Below the engine: one reduction of one unit on one rank gives 1 % too much.
+TEST(Comparison, AReductionThatIsOnePercentOffIsFoundAndItsTensorNamed) {
+  const Config config = small_config();
+  const auto reference = reference_of(config, 2);
+  for (Strategy strategy : strategies)
+    run_ranks(2, [&](World& world) {
+      SCOPED_TRACE(name(strategy));
+      const auto wrong = std::make_shared<WorldWithAWrongReduction>(
+          world, WrongReduction{.unit = "blocks.1", .rank = 1});
+      Mesh mesh(wrong, {.dp_shard = 2});
+      const auto comparison =
+          compare_with_one_rank(with_layout(config, strategy, 2, 1, true, false), mesh, *reference);
+      EXPECT_FALSE(comparison.equal());
+      const Difference& gradient = comparison.worst[2];
+      EXPECT_EQ(gradient.quantity, "gradient");
+      EXPECT_GT(gradient.error, 1e-3);
+      EXPECT_LT(gradient.error, 0.1);
+      if (world.info().rank == 0) {
+        EXPECT_NE(gradient.tensor.find("blocks.1."), std::string::npos) << gradient.tensor;
+      }
+    });
 }
 
 TEST(Comparison, AFailingReferenceSaysWhy) {
