@@ -26,6 +26,12 @@
 ///    runs, and the function is found by its name. A command without LibTorch is named in
 ///    `plain_commands` of CMakeLists.txt and has its function in the table.
 ///
+/// 3. A command that ranks run together may have a second function in its file, which `phalanx run`
+///    calls once before it starts them, so that what is wrong with the arguments or the config is
+///    said once. It throws, or returns false if only --help was asked for:
+///
+///      extern "C" bool phalanx_check_NAME(int argc, char** argv, int ranks)
+///
 /// Errors are thrown: phalanx::Error ends the process with its sentence and its exit code.
 /// Results go to std::cout, everything else through base/log.h.
 namespace phalanx::cli {
@@ -48,6 +54,7 @@ inline bool parse(CLI::App& app, int argc, char** argv) {
     std::vector<std::string> names;  // of options and subcommands
     for (const CLI::App* level : app.get_subcommands({}))
       if (!level->get_name().empty()) names.push_back(level->get_name());
+    const std::vector<std::string> subcommands = names;
     for (const CLI::App* level = &app; level;) {
       for (const CLI::Option* option : level->get_options())
         for (const auto& name : option->get_lnames()) names.push_back("--" + name);
@@ -63,6 +70,9 @@ inline bool parse(CLI::App& app, int argc, char** argv) {
       if (std::find(names.begin(), names.end(), word) == names.end())
         hint = did_you_mean(word, names);
     }
+    if (hint.empty() && app.get_subcommands().empty())
+      for (size_t i = 0; i < subcommands.size(); ++i)
+        hint += (i == 0 ? ": " : i + 1 < subcommands.size() ? ", " : " or ") + subcommands[i];
     fail(ExitCode::usage, app.get_name(), ": ", error.what(), hint, " (see ", app.get_name(),
          " --help)");
   }

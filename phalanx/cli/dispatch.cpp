@@ -57,7 +57,13 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-void load_torch_library() { torch_library(); }
+bool prepare_command(const Command& command, int argc, char** argv, int ranks) {
+  if (command.function) return true;
+  using Check = bool (*)(int, char**, int);
+  const std::string name = std::string("phalanx_check_") + command.name;
+  const auto check = reinterpret_cast<Check>(dlsym(torch_library(), name.c_str()));
+  return !check || check(argc, argv, ranks);
+}
 
 int run_command(const Command& command, int argc, char** argv) noexcept {
   try {

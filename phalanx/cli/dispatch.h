@@ -20,8 +20,10 @@ std::span<const Command> commands();
 const Command* find_command(std::string_view name);
 std::vector<std::string> command_names();
 
-/// Opens libphalanx_torch.so, which lies beside this program, once. Throws Error(environment).
-void load_torch_library();
+/// For a command that `ranks` ranks are about to run: opens libphalanx_torch.so (if the command is
+/// in it), which lies beside this program, and checks the arguments where the command can do that
+/// (command.h). False if they only ask for help, which is printed.
+bool prepare_command(const Command& command, int argc, char** argv, int ranks);
 
 /// Runs the command and turns what it throws into one sentence on stderr and an exit code.
 int run_command(const Command& command, int argc, char** argv) noexcept;

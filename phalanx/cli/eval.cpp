@@ -7,23 +7,47 @@
 #include "phalanx/config/write.h"
 #include "phalanx/train/evaluation.h"
 
-extern "C" int phalanx_command_eval(int argc, char** argv) {
-  using namespace phalanx;
+namespace phalanx::cli {
+namespace {
+
+struct EvalArguments {
+  Config config;
+  std::string checkpoint;
+};
+
+// Nothing if only --help was asked for.
+std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
   CLI::App app(
       "The loss over the validation data, as one JSON line on stdout: checkpoint, step, loss (nats "
       "per token), perplexity, tokens, samples. The same for any number of ranks.",
       "phalanx eval");
-  std::string path, checkpoint;
+  std::string path;
+  EvalArguments arguments;
   app.add_option("config", path, "the run's TOML file")->required();
-  app.add_option("--checkpoint", checkpoint,
+  app.add_option("--checkpoint", arguments.checkpoint,
                  "folder of a checkpoint (default: the newest of train.run_dir)");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!parse(app, argc, argv)) return std::nullopt;
+  arguments.config = load_config(path, app.remaining()).config;
+  return arguments;
+}
 
-  const Config config = load_config(path, app.remaining()).config;
-  const cli::Rank rank = cli::join(config);
-  const CheckpointEvaluation found = evaluate_checkpoint(config, rank.world, checkpoint);
+}  // namespace
+}  // namespace phalanx::cli
+
+extern "C" bool phalanx_check_eval(int argc, char** argv, int ranks) {
+  const auto arguments = phalanx::cli::eval_arguments(argc, argv);
+  return arguments && phalanx::cli::check_config(arguments->config, ranks);
+}
+
+extern "C" int phalanx_command_eval(int argc, char** argv) {
+  using namespace phalanx;
+  const auto arguments = cli::eval_arguments(argc, argv);
+  if (!arguments) return 0;
+  const cli::Rank rank = cli::join(arguments->config);
+  const CheckpointEvaluation found =
+      evaluate_checkpoint(arguments->config, rank.world, arguments->checkpoint);
   if (rank.info.rank == 0)
     std::cout << nlohmann::ordered_json{{"checkpoint", found.path},
                                         {"step", found.step},

@@ -34,6 +34,11 @@ WorldOptions world_options(const Config& config) {
   return options;
 }
 
+bool check_config(const std::optional<Config>& config, int ranks) {
+  if (config) resolve(*config, ranks);
+  return config.has_value();
+}
+
 Rank join(const Config& config) {
   Rank rank;
   rank.info = world_from_environment();

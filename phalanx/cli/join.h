@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Rank {
 /// Takes the threads of this rank ([train] threads, else OMP_NUM_THREADS, else cores over the ranks
 /// of this host), keeps freed memory, and meets the other ranks. The config is checked first.
 Rank join(const Config& config);
+
+/// Throws with all that forbids a run of this config on `ranks` ranks; false if there is none.
+bool check_config(const std::optional<Config>& config, int ranks);
 
 /// Threads that a rank of this config has.
 int rank_threads(const Config& config, const WorldInfo& info);

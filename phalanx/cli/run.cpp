@@ -93,7 +93,10 @@ int run_command_line(int argc, char** argv) {
           "' is neither a command of phalanx nor a program that can be run",
           did_you_mean(name, command_names()));
   options.own_command = own != nullptr;
-  if (own && !own->function) options.prepare = load_torch_library;
+  if (own)
+    options.prepare = [=, ranks = options.ranks] {
+      return prepare_command(*own, argc - begin, argv + begin, ranks);
+    };
   options.body = [=] {
     if (own) return run_command(*own, argc - begin, argv + begin);
     return run_command({"run", "", [](int, char** program) { return become_program(program); }},

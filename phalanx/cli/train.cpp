@@ -7,8 +7,11 @@
 #include "phalanx/launch/signals.h"
 #include "phalanx/train/run.h"
 
-extern "C" int phalanx_command_train(int argc, char** argv) {
-  using namespace phalanx;
+namespace phalanx::cli {
+namespace {
+
+// Nothing if only --help was asked for.
+std::optional<Config> train_arguments(int argc, char** argv) {
   CLI::App app(
       "Trains a model as the config says: on one rank, or on all that a launcher (phalanx run, "
       "torchrun, mpirun, srun) started. Called again it goes on where it was. SIGTERM and Ctrl-C "
@@ -18,12 +21,24 @@ extern "C" int phalanx_command_train(int argc, char** argv) {
   app.add_option("config", path, "the run's TOML file")->required();
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!parse(app, argc, argv)) return std::nullopt;
+  return load_config(path, app.remaining()).config;
+}
 
-  const Config config = load_config(path, app.remaining()).config;
+}  // namespace
+}  // namespace phalanx::cli
+
+extern "C" bool phalanx_check_train(int argc, char** argv, int ranks) {
+  return phalanx::cli::check_config(phalanx::cli::train_arguments(argc, argv), ranks);
+}
+
+extern "C" int phalanx_command_train(int argc, char** argv) {
+  using namespace phalanx;
+  const auto config = cli::train_arguments(argc, argv);
+  if (!config) return 0;
   install_signals();
-  const cli::Rank rank = cli::join(config);
-  Trainer trainer(config, rank.world);
+  const cli::Rank rank = cli::join(*config);
+  Trainer trainer(*config, rank.world);
   const Ending ending = run_training(trainer, {.stop_requested = stop_requested,
                                                .saves_requested = saves_requested,
                                                .threads = rank.threads});

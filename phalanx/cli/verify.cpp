@@ -17,6 +17,7 @@ namespace {
 
 struct VerifyOptions {
   Config config;
+  int ranks = 0;  ///< to start; 0: a launcher's, or as the config says
   int64_t steps = 3;
   double planted_error = 0;
   bool json = false;
@@ -80,7 +81,10 @@ int guarded(const std::function<void()>& body) {
 }
 
 // Not under a launcher: starts the ranks itself.
-int verify_here(const VerifyOptions& options, int ranks) {
+int verify_here(const VerifyOptions& options) {
+  Degrees degree = options.config.parallel.degree;
+  if (degree.dp_shard == 0) degree.dp_shard = 2;
+  const int ranks = options.ranks > 0 ? options.ranks : degree.world();
   resolve(options.config, ranks);
   SharedFlag equal;
   LaunchOptions start;
@@ -99,11 +103,13 @@ int verify_here(const VerifyOptions& options, int ranks) {
 
 bool under_launcher() { return std::getenv("RANK") || world_from_environment().size > 1; }
 
-}  // namespace
-}  // namespace phalanx::cli
+void refuse_ranks(const VerifyOptions& options) {
+  require(options.ranks == 0, ExitCode::usage, "--ranks = ", options.ranks,
+          ": a launcher starts the ranks; leave it out");
+}
 
-extern "C" int phalanx_command_verify(int argc, char** argv) {
-  using namespace phalanx;
+// Nothing if only --help was asked for.
+std::optional<VerifyOptions> verify_arguments(int argc, char** argv) {
   CLI::App app(
       "Compares the config's layout with one rank that knows no engine: loss, gradient norm, every "
       "gradient, and the parameters after a few steps of SGD and of AdamW. Starts its own ranks "
@@ -112,8 +118,7 @@ extern "C" int phalanx_command_verify(int argc, char** argv) {
       "saved.",
       "phalanx verify");
   std::string path, dtype = "float64";
-  int ranks = 0;
-  cli::VerifyOptions options;
+  VerifyOptions options;
   app.add_option("config", path, "the run's TOML file")->required();
   app.add_option("--dtype", dtype,
                  "float64 compares to 1e-9; float32 to 1e-5, with SGD only (AdamW amplifies noise)")
@@ -122,7 +127,7 @@ extern "C" int phalanx_command_verify(int argc, char** argv) {
   app.add_option("--steps", options.steps, "optimizer steps of each kind")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--ranks", ranks,
+  app.add_option("--ranks", options.ranks,
                  "ranks to start (default: the product of the degrees; 2 if parallel.dp_shard is "
                  "left out)")
       ->check(CLI::Range(1, 1024));
@@ -130,18 +135,28 @@ extern "C" int phalanx_command_verify(int argc, char** argv) {
   app.add_option("--plant-error", options.planted_error)->group("");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!cli::parse(app, argc, argv)) return 0;
-
+  if (!parse(app, argc, argv)) return std::nullopt;
   options.config = load_config(path, app.remaining()).config;
   Layout& layout = options.config.parallel;
   layout.compute = layout.master = layout.reduce_dtype =
       dtype == "float64" ? Dtype::float64 : Dtype::float32;
-  if (cli::under_launcher()) {
-    require(ranks == 0, ExitCode::usage, "--ranks = ", ranks,
-            ": a launcher has started the ranks; leave it out");
-    return cli::verify_rank(options) ? 0 : static_cast<int>(ExitCode::check_failed);
-  }
-  Degrees degree = layout.degree;
-  if (degree.dp_shard == 0) degree.dp_shard = 2;
-  return cli::verify_here(options, ranks > 0 ? ranks : degree.world());
+  return options;
+}
+
+}  // namespace
+}  // namespace phalanx::cli
+
+extern "C" bool phalanx_check_verify(int argc, char** argv, int ranks) {
+  const auto options = phalanx::cli::verify_arguments(argc, argv);
+  if (options) phalanx::cli::refuse_ranks(*options);
+  return options && phalanx::cli::check_config(options->config, ranks);
+}
+
+extern "C" int phalanx_command_verify(int argc, char** argv) {
+  using namespace phalanx;
+  const auto options = cli::verify_arguments(argc, argv);
+  if (!options) return 0;
+  if (!cli::under_launcher()) return cli::verify_here(*options);
+  cli::refuse_ranks(*options);
+  return cli::verify_rank(*options) ? 0 : static_cast<int>(ExitCode::check_failed);
 }

@@ -10,8 +10,9 @@ struct LaunchOptions {
   int master_port = 0;  ///< 0: a free one
   std::string log_dir;  ///< empty: no files; else each rank's output goes also to DIR/rank-N.log
   bool own_command = false;  ///< exit codes are ours, and rank 0 is handed the listening socket
-  std::function<void()>
-      prepare;                ///< run once in a process of one thread, which then forks the ranks
+  /// Run once in a process of one thread, which then forks the ranks; an Error, or false (nothing
+  /// is to be run), before any rank starts.
+  std::function<bool()> prepare;
   std::function<int()> body;  ///< run in each rank: its result is the exit code
 };
 

@@ -80,7 +80,10 @@ void set_input(int rank) {
     for (const auto& descriptor : *list) kept.push_back(descriptor.get());
   close_others(kept);  // before loading, which may open files of its own
   try {
-    if (plan.prepare) plan.prepare();
+    if (plan.prepare && !plan.prepare()) {
+      std::cout.flush();
+      _exit(0);
+    }
   } catch (const Error& error) {
     log_error(error.what());
     _exit(static_cast<int>(error.code()));

@@ -15,7 +15,7 @@ namespace phalanx {
 /// What the ranks get at birth.
 struct BirthPlan {
   int ranks = 0;
-  std::function<void()> prepare;            ///< in the template, once: loads what all ranks share
+  std::function<bool()> prepare;            ///< as LaunchOptions has it, in the template
   std::function<int()> body;                ///< in each rank; its result is the exit code
   std::vector<Descriptor> outputs, errors;  ///< each rank's stdout and stderr
   Descriptor master;                        ///< listening socket for rank 0, or none

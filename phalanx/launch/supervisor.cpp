@@ -24,9 +24,11 @@ bool ended_well(int status) {
                                WEXITSTATUS(status) == static_cast<int>(ExitCode::interrupted));
 }
 
+// Killed by one of them, or left with the exit code that says so.
 bool ended_by(int status, std::initializer_list<int> signals) {
-  return WIFSIGNALED(status) &&
-         std::find(signals.begin(), signals.end(), WTERMSIG(status)) != signals.end();
+  const int code = exit_code_of(status);
+  return std::any_of(signals.begin(), signals.end(),
+                     [code](int signal) { return code == 128 + signal; });
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ TEST(Main, WrongCommandLinesAreOneSentenceAndCode2) {
            {{"--hlep"}, "error: no command '--hlep' (see phalanx --help)\n"},
            {{}, "error: no command given; phalanx --help lists them\n"},
            {{"config", "chek"}, "did you mean 'check'?"},
+           {{"config", "sow", "run.toml"}, "did you mean 'show'?"},
+           {{"config", "run.toml"}, "A subcommand is required: show, check or reference"},
            {{"run", "--nproc", "2", "--", "true"}, "did you mean '--nproc-per-node'?"}}) {
     const auto wrong = run_phalanx(arguments);
     EXPECT_EQ(wrong.code, 2);

@@ -166,6 +166,10 @@ TEST(TrainCommand, BadInputsAreOneSentenceWithTheExitCode) {
     EXPECT_EQ(run.code, code) << run.error;
     for (const auto& fragment : said) EXPECT_TRUE(contains(run.error, fragment)) << run.error;
     EXPECT_EQ(run.out, "");
+    if (ranks == 2 && code == 2) {  // what is wrong with the config is said once
+      EXPECT_EQ(run.error.find("error: "), run.error.rfind("error: ")) << run.error;
+      EXPECT_FALSE(contains(run.error, "failed first")) << run.error;
+    }
     if (ranks == 1) {
       const size_t begin = run.error.find("error: ");
       ASSERT_NE(begin, std::string::npos) << run.error;
@@ -175,6 +179,20 @@ TEST(TrainCommand, BadInputsAreOneSentenceWithTheExitCode) {
   const auto missing = run_phalanx({"train", folder.path + "/none.toml"});
   EXPECT_EQ(missing.code, 2);
   EXPECT_TRUE(contains(missing.error, "none.toml")) << missing.error;
+}
+
+TEST(TrainCommand, StoppedWithoutCheckpointsItSaysSoAndIsNoFailure) {
+  const Folder folder;
+  for (const auto& [signal, code] : {std::pair{SIGTERM, 143}, {SIGINT, 130}}) {
+    Program program(with_binary(
+        on_ranks(2, {"train", folder.config, "--train.steps=1000000", "--checkpoint.every=0"})));
+    ASSERT_TRUE(program.wait_for("step 20/"));
+    program.signal(signal);
+    const auto stopped = program.finish();
+    EXPECT_EQ(stopped.code, code) << stopped.error;
+    EXPECT_TRUE(contains(stopped.error, "; nothing was saved (checkpoint.every = 0)"));
+    EXPECT_FALSE(contains(stopped.error, "failed first")) << stopped.error;
+  }
 }
 
 TEST(TrainCommand, AnExplodingLossStopsWithTheStepOnEveryRank) {
