@@ -7,6 +7,7 @@
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/config/check.h"
+#include "phalanx/train/same_config.h"
 
 namespace phalanx {
 namespace {
@@ -64,12 +65,13 @@ CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<W
   const auto data = open_validation_data(resolved);
   require(data != nullptr, ExitCode::usage,
           "data.validation is empty: name token files to evaluate on");
+  const auto everyone = group_of_all_ranks(*world);
+  require_same_config(*everyone, resolved);
   Mesh mesh(world, resolved.parallel.degree);
   const auto device = cpu_device();
   ParallelModel model(make_model(resolved.model.spec, scalar_type(resolved.parallel.compute)),
                       resolved.parallel, {.seed = uint64_t(resolved.train.seed)}, mesh, *device);
   CheckpointEvaluation found;
-  const auto everyone = group_of_all_ranks(*world);
   found.path = find_checkpoint(*everyone, path.empty() ? resolved.train.run_dir : path);
   LoadOptions options = load_options(resolved);
   options.roles = {"parameter"};

@@ -12,6 +12,7 @@
 #include "phalanx/comm/ledger.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
+#include "phalanx/train/same_config.h"
 
 namespace phalanx {
 namespace {
@@ -35,6 +36,7 @@ Trainer::Trainer(const Config& config, std::shared_ptr<World> world, std::unique
       mesh_(world, config_.parallel.degree),
       everyone_(group_of_all_ranks(*world)),
       device_(cpu_device()) {
+  require_same_config(*everyone_, config_);
   Communicator& group = data_parallel_group(mesh_);
   batches_ = std::make_unique<Batches>(open_training_data(config_),
                                        BatchSplit{.global = config_.batch.global,

@@ -91,6 +91,23 @@ TEST(Batches, GoOnWithAnotherBatchAndOtherRanks) {
   }
 }
 
+// 10 samples do not divide into steps of 6: an epoch ends within a step, for all ranks alike.
+TEST(Batches, AnEpochThatEndsWithinAStepGivesEveryRankAsMuch) {
+  const auto data = counting(10);
+  std::map<int64_t, int> times;
+  std::vector<int64_t> rows(3);
+  for (int64_t consumed = 0; consumed < 30; consumed += 6)
+    for (int rank = 0; rank < 3; ++rank) {
+      const Batches batches(data, {6, 2, 3, rank}, 7);
+      ASSERT_EQ(batches.microbatches(), 1);
+      const Microbatch batch = batches.microbatch(consumed, 0);
+      rows[rank] += batch.tokens.size(0);
+      for (int64_t row = 0; row < 2; ++row) ++times[batch.tokens[row][0].item<int64_t>() / 4];
+    }
+  EXPECT_EQ(rows, (std::vector<int64_t>{10, 10, 10}));
+  for (int64_t sample = 0; sample < 10; ++sample) EXPECT_EQ(times[sample], 3) << sample;
+}
+
 // 3 epochs of 5 steps, stopped after step 7 in the second epoch: new objects go on with what the
 // straight run reads, in the epoch that broke off and in the next.
 TEST(Batches, ResumedInALaterEpochReadTheSame) {

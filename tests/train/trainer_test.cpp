@@ -6,10 +6,15 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "phalanx/base/files.h"
 #include "phalanx/base/text.h"
 #include "phalanx/config/check.h"
+#include "phalanx/config/keys.h"
+#include "phalanx/config/write.h"
+#include "phalanx/data/token_file.h"
 #include "phalanx/train/run.h"
 #include "tests/support/ranks.h"
 #include "tests/train/small_run.h"
@@ -227,6 +232,158 @@ TEST(Trainer, SamplesAndRatesFollowTheUpdatesAcrossEpochsAndAccumulation) {
   EXPECT_EQ(rates[0], 0.5e-2);  // warm-up of two updates, whatever the accumulation
   EXPECT_EQ(rates[1], 1e-2);
   EXPECT_EQ(metric(folder + "/broken", "tokens").back(), 6.0 * 18 * 7);
+}
+
+// A step before, between or after changes nothing of what an evaluation sees but the parameters: it
+// begins with the first sample each time, in a run that went on, too, and takes none of training's.
+TEST(Trainer, EvaluatesTheSameSamplesEachTimeAndMovesNothingOfTraining) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.model.spec.resid_pdrop = 0.1;
+  config.lr.decay_steps = 6;
+  const auto alone = losses_of(config, 2, folder + "/alone");
+  config.train.evaluate_every = 1;
+  EXPECT_EQ(losses_of(config, 2, folder + "/straight"), alone);
+  for (int64_t steps : {3, 6}) {
+    config.train.steps = steps;
+    losses_of(config, 2, folder + "/broken");
+  }
+  const auto straight = metric(folder + "/straight", "validation_loss");
+  EXPECT_EQ(straight.size(), 6u);
+  EXPECT_EQ(metric(folder + "/broken", "validation_loss"), straight);
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    const double first = trainer.evaluate()->loss;
+    EXPECT_EQ(trainer.evaluate()->loss, first);
+    trainer.train_step();
+    EXPECT_NE(trainer.evaluate()->loss, first);
+  });
+}
+
+// Files of 10, 10, 10 and 7 sequences on 4 ranks: no rank comes to an end before the others.
+TEST(Trainer, FilesOfUnequalLengthAreOneStreamForAllRanks) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.model.spec.vocab_size = 256;
+  config.data.kind = DataKind::tokens;
+  config.checkpoint.every = 0;
+  config.batch.global = 4;
+  config.train.steps = 15;  // 37 samples: an epoch ends in the tenth step
+  for (int64_t sequences : {10, 10, 10, 7}) {
+    config.data.train.push_back(text(folder, "/", config.data.train.size()));
+    TokenFileWriter writer(config.data.train.back(), "byte", 256);
+    std::vector<int64_t> ids(sequences * 7 + (config.data.train.size() == 4));
+    for (size_t i = 0; i < ids.size(); ++i)
+      ids[i] = int64_t(i * i + 31 * config.data.train.size()) % 251;
+    writer.add_document(ids);
+    writer.finish();
+  }
+  const auto expected = losses_of(config, 1, folder + "/one");
+  expect_near(losses_of(config, 4, folder + "/four"), expected, 1e-9);
+  EXPECT_EQ(metric(folder + "/four", "tokens").back(), 15.0 * 4 * 7);
+}
+
+TEST(Trainer, ReplicasStayEqualBitForBit) {
+  for (Strategy strategy : strategies)
+    run_ranks(3, [&](World& world) {
+      Config config = small_config(Dtype::float32);
+      config.parallel.strategy = strategy;
+      config.model.spec.resid_pdrop = 0.1;
+      Trainer trainer(config, borrowed(world));
+      DataParallel& engine = trainer.model().engine();
+      for (int step = 0; step <= 10; ++step) {
+        for (size_t u = 0; step % 5 == 0 && u < engine.unit_count(); ++u) {
+          Unit& unit = engine.unit(u);
+          SCOPED_TRACE(text(name(strategy), ", step ", step, ", ", unit.name()));
+          unit.gather();
+          for (const Parameter& parameter : unit.parameters()) {
+            const at::Tensor mine = parameter->tensor.detach().flatten();
+            at::Tensor all = at::empty({3, mine.numel()}, mine.options());
+            const Handle handle = trainer.everyone().all_gather(all, mine, {"test", "replicas"});
+            handle.wait();
+            handle.wait_inputs();
+            for (int rank : {1, 2}) EXPECT_TRUE(all[rank].equal(all[0])) << parameter->spec.name;
+          }
+          unit.release_parameters();
+        }
+        if (step < 10) trainer.train_step();
+      }
+    });
+}
+
+TEST(Trainer, RanksWithDifferentConfigsAreRefusedOnAllOfThem) {
+  run_ranks(3, [&](World& world) {
+    Config config = small_config();
+    if (world.info().rank == 2) config.train.seed = 7;
+    config.train.threads = world.info().rank + 1;  // may differ
+    try {
+      Trainer trainer(config, borrowed(world));
+      ADD_FAILURE() << "rank 2 has another seed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_EQ(std::string(error.what()),
+                "rank 2 was started with train.seed = 7 and rank 0 with 0; give all ranks the same "
+                "config");
+    }
+  });
+}
+
+// No option is read, shown and then dropped: each one changes the losses of a few steps.
+TEST(Trainer, EveryOptionOfModelOptimizerAndRateChangesWhatIsComputed) {
+  Config config = small_config();
+  config.lr.decay_steps = 5;
+  const std::string adamw = to_toml(config);
+  config.optimizer.kind = OptimizerKind::sgd;
+  const std::string sgd = to_toml(config);
+  const std::map<std::string, std::string> values = {{"hidden_size", "24"},
+                                                     {"num_hidden_layers", "2"},
+                                                     {"num_attention_heads", "4"},
+                                                     {"intermediate_size", "24"},
+                                                     {"vocab_size", "31"},
+                                                     {"layer_norm_epsilon", "0.1"},
+                                                     {"attn_pdrop", "0.2"},
+                                                     {"resid_pdrop", "0.2"},
+                                                     {"embd_pdrop", "0.2"},
+                                                     {"tie_word_embeddings", "false"},
+                                                     {"initializer_range", "0.1"},
+                                                     {"kind", "sgd"},
+                                                     {"beta1", "0.5"},
+                                                     {"beta2", "0.5"},
+                                                     {"epsilon", "0.1"},
+                                                     {"momentum", "0.5"},
+                                                     {"weight_decay", "1"},
+                                                     {"clip_norm", "1e-3"},
+                                                     {"schedule", "constant"},
+                                                     {"peak", "1e-3"},
+                                                     {"minimum", "5e-3"},
+                                                     {"warmup_steps", "3"},
+                                                     {"decay_steps", "6"}};
+  // The folder of a model, the one kind there is, a constraint, and a bound that changes nothing.
+  const std::set<std::string> without = {"path", "model.kind", "num_key_value_heads",
+                                         "max_position_embeddings"};
+  run_ranks(1, [&](World& world) {
+    const auto losses = [&](const std::string& toml, const std::vector<std::string>& overrides) {
+      Trainer trainer(parse_config(toml, "test", overrides).config, borrowed(world));
+      std::vector<double> losses;
+      for (int step = 0; step < 6; ++step) losses.push_back(trainer.train_step().loss);
+      return losses;
+    };
+    const auto with_adamw = losses(adamw, {}), with_sgd = losses(sgd, {});
+    for (const Key& key : keys()) {
+      if (key.section != "model" && key.section != "optimizer" && key.section != "lr") continue;
+      if (without.contains(key.name) || without.contains(key.full_name())) continue;
+      SCOPED_TRACE(key.full_name());
+      const auto value = values.find(key.name);
+      ASSERT_NE(value, values.end()) << "a new key: give it a value here";
+      std::vector<std::string> overrides = {text("--", key.full_name(), "=", value->second)};
+      if (key.name == "num_attention_heads") overrides.push_back("--model.num_key_value_heads=4");
+      const bool sgd_only = key.name == "momentum";
+      EXPECT_NE(losses(sgd_only ? sgd : adamw, overrides), sgd_only ? with_sgd : with_adamw);
+    }
+    EXPECT_NE(losses(adamw, {"--train.seed=1"}), with_adamw);
+    EXPECT_NE(losses(adamw, {"--data.seed=1"}), with_adamw);
+    EXPECT_EQ(losses(adamw, {"--train.log_every=7"}), with_adamw);
+  });
 }
 
 Config exploding() {
