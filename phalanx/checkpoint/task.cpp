@@ -25,7 +25,7 @@ struct Task::Shared {
 };
 
 Task::Task(std::function<std::string(TaskProgress&)> work) : shared_(std::make_shared<Shared>()) {
-  shared_->thread = std::thread([shared = shared_, work = std::move(work)] {
+  const auto run = [shared = shared_, work = std::move(work)] {
     try {
       shared->result = work(shared->progress);
       shared->end(Status::done);
@@ -33,13 +33,19 @@ Task::Task(std::function<std::string(TaskProgress&)> work) : shared_(std::make_s
       shared->error = std::current_exception();
       shared->end(Status::failed);
     }
-  });
+  };
+  try {
+    shared_->thread = std::thread(run);
+  } catch (const std::system_error&) {  // no thread to be had: as if the work had failed
+    shared_->error = std::current_exception();
+    shared_->end(Status::failed);
+  }
 }
 
 Task::~Task() {
   if (!shared_) return;
   cancel();
-  shared_->thread.join();
+  if (shared_->thread.joinable()) shared_->thread.join();
 }
 
 Task& Task::operator=(Task&& other) {
@@ -67,7 +73,7 @@ void Task::wait_for(std::chrono::microseconds time) const {
 
 std::string Task::result() {
   if (!shared_) return "";
-  shared_->thread.join();
+  if (shared_->thread.joinable()) shared_->thread.join();
   const auto shared = std::exchange(shared_, nullptr);
   if (shared->error) std::rethrow_exception(shared->error);
   return std::move(shared->result);

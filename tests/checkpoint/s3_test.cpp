@@ -8,6 +8,7 @@
 
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/checkpointer.h"
 #include "phalanx/checkpoint/copy.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/s3_storage.h"
@@ -230,6 +231,28 @@ void many_saves_leak_nothing() {
   EXPECT_EQ(names(place), "latest step-19 step-20");
 }
 
+// A run's Checkpointer, in the background; then through a folder of its host.
+void saves_in_the_background() {
+  const std::string place = "s3://bucket/background", local = testing::temporary_folder();
+  for (int64_t first : {1, 4}) {
+    const std::string through = first == 1 ? "" : local;
+    const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
+      const SaveOptions options{
+          .keep = 2, .async = true, .verify_after_save = true, .local = through};
+      Checkpointer checkpointer(world, place, options, first - 1);
+      for (int64_t step = first; step < first + 3; ++step)
+        checkpointer.save({.step = step}, flat_state(testing::small_model(), roles, world.rank(), 2,
+                                                     true, static_cast<int>(step)));
+      checkpointer.finish();
+      EXPECT_EQ(checkpointer.newest(), text(place, "/step-", first + 2));
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+    EXPECT_EQ(names(place), text("latest step-", first + 1, " step-", first + 2));
+    EXPECT_EQ(resumed(place, 3), text("step-", first + 2));
+  }
+  EXPECT_EQ(resumed(local, 2), "step-6");
+}
+
 void refusals_are_one_sentence() {
   const std::string place = "s3://bucket/refusals";
   save_ok(place, 1, 2);
@@ -256,6 +279,7 @@ TEST(S3, HoldsCheckpointsAsAFolderDoes) {
   lists_have_many_pages();
   copies_both_ways();
   many_saves_leak_nothing();
+  saves_in_the_background();
   refusals_are_one_sentence();
   S3Server::use(server.port());
   EXPECT_EQ(resumed("s3://bucket/refusals", 1), "step-1");
