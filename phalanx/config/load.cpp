@@ -84,6 +84,20 @@ class ConfigReader {
       errors.push_back(text(where, ":", at.line, ":", at.column, ": ", sentence));
   }
 
+  void override_with(const std::vector<std::string>& words) {
+    for (size_t i = 0; i < words.size(); ++i) {
+      // A key without "=": what follows was meant as its value.
+      if (!words[i].starts_with("--") || !find_key(words[i].substr(2))) {
+        override_with(words[i]);
+        continue;
+      }
+      const bool value = i + 1 < words.size() && !words[i + 1].starts_with("--");
+      errors.push_back(text("command line: '", words[i], "' is no --section.key=value; write ",
+                            words[i], "=", value ? words[i + 1] : "VALUE"));
+      i += value;
+    }
+  }
+
   void override_with(const std::string& word) {
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
@@ -257,7 +271,7 @@ LoadedConfig finish(ConfigReader& reader) {
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
   ConfigReader reader;
   reader.file(path);
-  for (const std::string& word : overrides) reader.override_with(word);
+  reader.override_with(overrides);
   return finish(reader);
 }
 
@@ -265,7 +279,7 @@ LoadedConfig parse_config(const std::string& toml, const std::string& where,
                           const std::vector<std::string>& overrides) {
   ConfigReader reader;
   reader.source(toml, where);
-  for (const std::string& word : overrides) reader.override_with(word);
+  reader.override_with(overrides);
   return finish(reader);
 }
 

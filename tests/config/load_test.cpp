@@ -191,13 +191,16 @@ TEST(Load, WrongOverrides) {
       {"--lr.peak=x", "lr.peak = x is not a number"},
       {"--lr.peak=nan", "out of range"},
       {"--parallel.strategy=fsdp", "is none of"},
-      {"--train.steps", "'--train.steps' is no --section.key=value"},
+      {"--train.steps", "'--train.steps' is no --section.key=value; write --train.steps=VALUE"},
       {"--steps=3", "'--steps=3' is no --section.key=value"},
       {"train.steps=3", "'train.steps=3' is no --section.key=value"},
       {"--train.stepz=3", "command line: unknown key 'train.stepz'; did you mean 'train.steps'?"},
       {"--wire.x=3", "wire.x is not available in this version"},
   };
   for (const auto& [word, fragment] : cases) EXPECT_TRUE(has(refusal("", {word}), fragment));
+  const std::string apart = refusal("", {"--train.steps", "5", "--lr.peak=1e-3"});
+  EXPECT_TRUE(has(apart, "; write --train.steps=5")) << apart;
+  EXPECT_EQ(apart.find('\n'), std::string::npos) << apart;
 }
 
 TEST(Load, AllErrorsAtOnceInTheOrderOfTheFile) {
