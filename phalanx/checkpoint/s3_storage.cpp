@@ -6,6 +6,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
+#include "phalanx/checkpoint/read_ahead.h"
 #include "phalanx/checkpoint/s3_client.h"
 #include "phalanx/checkpoint/s3_file.h"
 #include "phalanx/checkpoint/s3_xml.h"
@@ -85,7 +86,7 @@ std::string S3Storage::path(const std::string& name) const {
 }
 
 std::unique_ptr<Reader> S3Storage::open(const std::string& name) const {
-  return std::make_unique<S3Reader>(client_, key(name), path(name));
+  return std::make_unique<ReadAhead>(std::make_unique<S3Reader>(client_, key(name), path(name)));
 }
 
 std::unique_ptr<Writer> S3Storage::create(const std::string& name) {

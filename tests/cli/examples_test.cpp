@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -12,7 +13,7 @@
 namespace phalanx::testing {
 namespace {
 
-constexpr const char* steps = "600";
+constexpr const char* steps = "300";
 
 std::vector<std::string> command(int ranks, const std::string& folder) {
   const std::string binary = PHALANX_BINARY;
@@ -37,17 +38,25 @@ TEST(Examples, TheFaultTolerantLoopEndsAsIfNothingHadHappened) {
   EXPECT_NE(whole.out.find(all), std::string::npos) << whole.out;
 
   const auto started = [&](int ranks) { return std::make_unique<Program>(command(ranks, broken)); };
+  const auto latest = [&] {
+    std::ifstream file(broken + "/latest");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto await_save = [&](const std::string& before) {
+    for (int i = 0; i < 20000 && latest() == before; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
   {  // SIGTERM: saves, exit code 75
     const auto program = started(2);
     ASSERT_TRUE(program->wait_for("after step 0"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    await_save("");
     program->signal(SIGTERM);
     EXPECT_EQ(program->finish().code, 75);
   }
   {  // SIGKILL of everything
     const auto program = started(2);
     ASSERT_TRUE(program->wait_for("after step "));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    await_save(latest());
     for (pid_t process : processes_with(broken)) kill(process, SIGKILL);
     EXPECT_NE(program->finish().code, 0);
   }

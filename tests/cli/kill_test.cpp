@@ -42,7 +42,7 @@ warmup_steps = 10
 [checkpoint]
 every = 3
 [train]
-steps = 100
+steps = 60
 log_every = 1
 run_dir = ")" << path << "/"
                           << run_dir << "\"\n";
@@ -84,7 +84,7 @@ TEST(Killed, ARunGoesOnBitForBitAfterSigkillAtRandomMoments) {
   const auto straight = run_program(runs.command("straight", false));
   ASSERT_EQ(straight.code, 0) << straight.error;
   const auto expected = runs.losses("straight");
-  ASSERT_EQ(expected.size(), 100u);
+  ASSERT_EQ(expected.size(), 60u);
 
   const int rounds = std::getenv("PHALANX_SOAK") ? 50 : 3;
   const auto seed = std::random_device{}();
