@@ -167,6 +167,7 @@ Source read_huggingface(std::shared_ptr<Storage> storage, const std::string& fil
     plan = plan_of(*storage, items);
   else
     plan.files[file];
+  if (plan.has_index) source.index = storage->path(index_name);
   for (const auto& [name, listed] : plan.files) add_file(source, name, listed, model_type);
   check_names(source);
   return source;

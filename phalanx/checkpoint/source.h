@@ -20,7 +20,8 @@ struct Source {
   /// run.step 0 and no config where the format has none. run.values["huggingface_config"]: the text
   /// of the config.json that belongs to the tensors, where there is one.
   Manifest manifest;
-  std::string path;  ///< of the folder or file, for messages
+  std::string path;   ///< of the folder or file, for messages
+  std::string index;  ///< path of the file that lists the tensors of others; empty without one
 };
 
 /// Recognises the format by what lies at `path`, a folder, a file or s3://...: manifest.json (ours;

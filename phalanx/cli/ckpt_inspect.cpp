@@ -37,6 +37,12 @@ nlohmann::ordered_json value_json(const Value& value) {
   return std::visit([](const auto& held) { return nlohmann::ordered_json(held); }, value);
 }
 
+// A value may be a whole file (huggingface_config); --json has all of it.
+std::string shortened(const std::string& value) {
+  constexpr size_t most = 60;
+  return value.size() <= most ? value : value.substr(0, most) + " ...";
+}
+
 nlohmann::ordered_json description(const std::string& path, const Manifest& manifest) {
   nlohmann::ordered_json fields = {{"checkpoint", path},
                                    {"format_version", Manifest::format_version},
@@ -67,7 +73,8 @@ void print_table(const std::string& path, const Manifest& manifest) {
   line("consumed samples", manifest.run.consumed_samples);
   line("saved", local_time(manifest.created));
   for (const auto& [key, value] : manifest.run.versions) line(key, value);
-  for (const auto& [key, value] : manifest.run.values) line(key, value_json(value).dump());
+  for (const auto& [key, value] : manifest.run.values)
+    line(key, shortened(value_json(value).dump()));
   for (const auto& [file, bytes] : manifest.files) line("file", text(file, "  ", bytes, " bytes"));
   for (const auto& [role, total] : totals(manifest))
     line(role,

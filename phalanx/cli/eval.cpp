@@ -24,8 +24,10 @@ std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
   std::string path;
   EvalArguments arguments;
   app.add_option("config", path, "the run's TOML file")->required();
-  app.add_option("--checkpoint", arguments.checkpoint,
-                 "folder of a checkpoint (default: the newest of train.run_dir)");
+  app.add_option(
+      "--checkpoint", arguments.checkpoint,
+      "a checkpoint, a Hugging Face folder or other weights (default: the newest checkpoint "
+      "of train.run_dir)");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
   if (!parse(app, argc, argv)) return std::nullopt;

@@ -1,13 +1,15 @@
 #include <ATen/Parallel.h>
 
-#include "phalanx/checkpoint/checkpoint.h"
+#include <filesystem>
+
+#include "phalanx/checkpoint/weights.h"
 #include "phalanx/cli/command.h"
 #include "phalanx/cli/join.h"
-#include "phalanx/config/load.h"
 #include "phalanx/data/tokenizer.h"
+#include "phalanx/device/dtype.h"
 #include "phalanx/models/generate.h"
 #include "phalanx/nn/init.h"
-#include "phalanx/train/evaluation.h"
+#include "phalanx/train/saved_config.h"
 
 namespace phalanx::cli {
 namespace {
@@ -18,11 +20,10 @@ struct Trained {
   std::unique_ptr<Model> model;
 };
 
-Trained load_trained(const std::string& where) {
+Trained load_trained(const std::string& path) {
   const auto alone = single_communicator("world");
-  const std::string path = find_checkpoint(*alone, where);
   Trained trained;
-  trained.config = parse_config(read_manifest(path).run.config, path + " (config)").config;
+  trained.config = saved_config(open_source(path));
   const Dtype compute = trained.config.parallel.compute;
   trained.model = make_model(trained.config.model.spec, scalar_type(compute));
   const auto parameters = parameters_of(*trained.model);
@@ -32,8 +33,16 @@ Trained load_trained(const std::string& where) {
     for (StateEntry& entry :
          whole_entries(parameter->spec, parameter->tensor.detach(), "parameter"))
       entries.push_back(std::move(entry));
-  load_checkpoint(*alone, path, entries, {.roles = {"parameter"}});
+  load_weights(*alone, path, trained.config.model.spec, entries);
   return trained;
+}
+
+// Text becomes ids by the byte tokenizer only: the ids of another would mean nothing to it.
+void check_tokenizer(const std::string& folder) {
+  for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"})
+    require(!std::filesystem::exists(std::filesystem::path(folder) / file), ExitCode::usage,
+            "--model ", folder, ": it has a tokenizer of its own (", file,
+            "), which this version cannot read; only models on bytes can generate here");
 }
 
 }  // namespace
@@ -47,7 +56,7 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
   Sampling sampling;
   sampling.temperature = 0.8;
   app.add_option("--checkpoint", checkpoint, "folder of a checkpoint, or of a run (its newest)");
-  app.add_option("--model", model, "folder of a Hugging Face model (not in this version)");
+  app.add_option("--model", model, "folder of a Hugging Face model");
   app.add_option("--prompt", prompt, "the text to continue")->required();
   app.add_option("--tokens", sampling.new_tokens, "new tokens")
       ->check(CLI::Range(1, 1 << 30))
@@ -60,16 +69,17 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", sampling.seed, "same seed, same text")->capture_default_str();
   if (!cli::parse(app, argc, argv)) return 0;
-  require(model.empty(), ExitCode::usage, "--model ", model,
-          ": folders of Hugging Face models cannot be loaded in this version; give --checkpoint");
-  require(!checkpoint.empty(), ExitCode::usage,
-          "no model to generate with; give --checkpoint DIR, for example a run's folder");
+  require(model.empty() != checkpoint.empty(), ExitCode::usage,
+          model.empty() ? "no model to generate with" : "two models to generate with",
+          "; give --checkpoint DIR, for example a run's folder, or --model DIR");
+  if (!model.empty()) cli::check_tokenizer(model);
+  const std::string& path = model.empty() ? checkpoint : model;
 
   at::set_num_threads(cli::rank_threads({}, {}));
-  const cli::Trained trained = cli::load_trained(checkpoint);
+  const cli::Trained trained = cli::load_trained(path);
   const auto tokenizer = make_tokenizer(trained.config.data.tokenizer);
   require(tokenizer->vocab_size() <= trained.config.model.spec.vocab_size, ExitCode::checkpoint,
-          checkpoint, ": its model has a vocabulary of ", trained.config.model.spec.vocab_size,
+          path, ": its model has a vocabulary of ", trained.config.model.spec.vocab_size,
           ", and its tokenizer \"", tokenizer->name(), "\" one of ", tokenizer->vocab_size());
   std::cout << prompt << std::flush;
   generate(*trained.model, tokenizer->encode(prompt), sampling, [&](int64_t id) {

@@ -20,7 +20,7 @@ constexpr Command table[] = {
     {"verify", "compare a layout with one rank: loss, gradients, parameters", nullptr},
     {"generate", "continue a prompt with a trained model", nullptr},
     {"data", "make token files from text, and look into them", nullptr},
-    {"ckpt", "look into checkpoints and verify them", nullptr},
+    {"ckpt", "look into checkpoints, verify them, weights to and from other forms", nullptr},
     {"config", "show and check configs; the reference of all keys", phalanx_command_config},
     {"doctor", "versions, transports, speed, limits; what is wrong and how to mend it", nullptr},
     {"bench", "this machine's limits, and how close a step comes", nullptr},

@@ -68,6 +68,7 @@ struct TrainConfig {
   int64_t seed = 0;  ///< of initial values and dropout
   std::string run_dir = "runs/default";
   std::string resume = "auto";  ///< "auto", "never" or a checkpoint's folder
+  std::string init_from;        ///< weights of a new run; empty: those of model.path, if any
   int64_t log_every = 10;
   int64_t evaluate_every = 0;  ///< 0: never
   OnNan on_nan = OnNan::stop;

@@ -217,6 +217,9 @@ void add_train(Table& table) {
   train("resume", &TrainConfig::resume,
         "`auto` (the newest complete checkpoint of run_dir, if any), `never`, or the folder of "
         "a checkpoint");
+  train("init_from", &TrainConfig::init_from,
+        "weights that a new run starts from: a checkpoint, a run's folder, a Hugging Face folder, "
+        "a file; empty: those of model.path, or initial values");
   train("log_every", &TrainConfig::log_every, "steps between lines of metrics", between(1, 1e9));
   train("evaluate_every", &TrainConfig::evaluate_every,
         "steps between evaluations on the validation data; 0: never", steps);

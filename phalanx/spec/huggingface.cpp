@@ -160,7 +160,7 @@ std::string huggingface_model_type(const std::string& source, const std::string&
 }
 
 std::string huggingface_name(const std::string& model_type, const std::string& name) {
-  if (model_type != "gpt2" && !model_type.empty()) return name;
+  if (model_type != "gpt2") return name;
   static const std::regex buffer(R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))");
   static const std::regex bare(R"((wte\.|wpe\.|ln_f\.|h\.\d+\.(ln_1|attn|ln_2|mlp)\.).*)");
   if (std::regex_match(name, buffer)) return "";

@@ -33,8 +33,8 @@ std::string huggingface_model_type(const std::string& json, const std::string& w
 
 /// What `transformers` calls a tensor today that a file calls `name`: files of the first GPT-2 lack
 /// the prefix "transformer.". Empty for the buffers in old files that are no weights (the causal
-/// mask attn.bias, attn.masked_bias). `model_type` as in config.json; empty: unknown, and GPT-2's
-/// names are known by their form.
+/// mask attn.bias, attn.masked_bias). `model_type` as in config.json; names of models unknown here
+/// stay as they are.
 std::string huggingface_name(const std::string& model_type, const std::string& name);
 
 }  // namespace phalanx

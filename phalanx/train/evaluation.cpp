@@ -6,6 +6,7 @@
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
+#include "phalanx/checkpoint/weights.h"
 #include "phalanx/config/check.h"
 #include "phalanx/train/same_config.h"
 
@@ -72,10 +73,12 @@ CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<W
   ParallelModel model(make_model(resolved.model.spec, scalar_type(resolved.parallel.compute)),
                       resolved.parallel, {.seed = uint64_t(resolved.train.seed)}, mesh, *device);
   CheckpointEvaluation found;
-  found.path = find_checkpoint(*everyone, path.empty() ? resolved.train.run_dir : path);
-  LoadOptions options = load_options(resolved);
-  options.roles = {"parameter"};
-  found.step = load_checkpoint(*everyone, found.path, model.state(), options).step;
+  const std::string where =
+      path.empty() ? find_checkpoint(*everyone, resolved.train.run_dir) : path;
+  const LoadedWeights loaded =
+      load_weights(*everyone, where, resolved.model.spec, model.state(), load_options(resolved));
+  found.path = loaded.path;
+  found.step = loaded.step;
   model.engine().finish_step();
   found.result = evaluate(model, data, resolved.batch.micro, data_parallel_group(mesh));
   return found;

@@ -35,13 +35,14 @@ std::string find_checkpoint(Communicator& everyone, const std::string& path);
 LoadOptions load_options(const Config& config);
 
 struct CheckpointEvaluation {
-  std::string path;  ///< of the checkpoint
-  int64_t step = 0;  ///< that it was saved after
+  std::string path;  ///< of the checkpoint, folder or file
+  int64_t step = 0;  ///< that it was saved after; 0 for weights of no run
   Evaluation result;
 };
 
-/// Loads the parameters of a checkpoint (`path` as find_checkpoint() takes it; empty: the newest of
-/// [train] run_dir) under the config's layout and evaluates them. Collective.
+/// Loads the parameters of a checkpoint or of any other weights (`path` as open_source() takes it;
+/// empty: the newest checkpoint of [train] run_dir) under the config's layout and evaluates them.
+/// Collective.
 CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,
                                          const std::string& path = "");
 

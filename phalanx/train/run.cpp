@@ -34,9 +34,10 @@ class Run {
 
   Ending go() {
     const std::string resumed = resume();
+    const std::string start = resumed.empty() ? trainer_.initialize() : "";
     prepare_folder();
     measure_limit();
-    if (first_) announce(resumed);
+    if (first_) announce(resumed, start);
     if (trainer_.step() >= config_.train.steps) {
       say(text(config_.train.run_dir, " has finished its ", config_.train.steps,
                " steps; train on with --train.steps=", trainer_.step() + config_.train.steps));
@@ -65,9 +66,8 @@ class Run {
                                              config_.checkpoint.local,
                                              {.verify_hashes = config_.checkpoint.verify_hashes})
                                .value_or("")
-                         : find_checkpoint(trainer_.everyone(), wanted);
-    if (!path.empty()) trainer_.load(path);
-    return path;
+                         : wanted;
+    return path.empty() ? "" : trainer_.load(path);
   }
 
   void prepare_folder() {
@@ -99,7 +99,7 @@ class Run {
     limit_ = reduce(matrix_product_flops(scalar_type(config_.parallel.compute)), Op::sum);
   }
 
-  void announce(const std::string& resumed) {
+  void announce(const std::string& resumed, const std::string& start) {
     const Layout& layout = config_.parallel;
     const ModelSpec& model = config_.model.spec;
     Communicator& world = trainer_.everyone();
@@ -116,7 +116,7 @@ class Run {
     say(text("step: ", config_.batch.global, " sequences of ", config_.data.sequence_length, " = ",
              count_text(double(trainer_.tokens_per_step())), " tokens; microbatches of ",
              config_.batch.micro, " x ", ranks, ", ", accumulation(config_), " per step"));
-    say(resumed.empty() ? text("starting in ", config_.train.run_dir)
+    say(resumed.empty() ? text("starting in ", config_.train.run_dir, " from ", start)
                         : text("resumed from ", resumed, " after step ", trainer_.step()));
   }
 

@@ -7,8 +7,10 @@
 #include <cmath>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/weights.h"
 #include "phalanx/comm/ledger.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
@@ -61,6 +63,7 @@ double Trainer::sum_over_ranks(double value, std::string_view purpose) {
 }
 
 StepMetrics Trainer::train_step() {
+  begin();
   const Ledger::Rows before = world_->ledger().snapshot();
   const auto waited = world_->ledger().waited;
   DataParallel& engine = model_->engine();
@@ -109,31 +112,66 @@ void Trainer::stop_at_nan(double local_loss, double loss, double norm) {
 }
 
 std::optional<Evaluation> Trainer::evaluate() {
+  begin();
   if (!validation_) return std::nullopt;
   return phalanx::evaluate(*model_, validation_, config_.batch.micro, data_parallel_group(mesh_));
 }
 
-std::vector<StateEntry> Trainer::state() const {
+std::vector<StateEntry> Trainer::entries() const {
   std::vector<StateEntry> entries = model_->state();
   for (StateEntry& entry : update_->state()) entries.push_back(std::move(entry));
   return entries;
 }
 
-RunState Trainer::run_state() const {
-  return {.step = step_,
-          .consumed_samples = consumed_,
-          .config = to_toml(config_),
-          .versions = {{"phalanx", PHALANX_VERSION}},
-          .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
+RunState Trainer::run_state() {
+  begin();
+  Config saved = config_;  // with the model itself: model.path may not be there later
+  saved.model.path.clear();
+  RunState run{.step = step_,
+               .consumed_samples = consumed_,
+               .config = to_toml(saved),
+               .versions = {{"phalanx", PHALANX_VERSION}},
+               .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
+  if (!huggingface_config_.empty()) run.values[huggingface_config_key] = huggingface_config_;
+  return run;
+}
+
+std::vector<StateEntry> Trainer::state() {
+  begin();
+  return entries();
 }
 
 std::string Trainer::save(const std::string& folder, int keep) {
   return save_checkpoint(*everyone_, folder, run_state(), state(), keep);
 }
 
-void Trainer::load(const std::string& path) {
+void Trainer::begin() {
+  if (!begun_) initialize();
+}
+
+std::string Trainer::initialize() {
+  begun_ = true;
+  const ModelConfig& model = config_.model;
+  if (!model.path.empty())
+    huggingface_config_ = read_file(model.path + "/config.json", ExitCode::usage);
+  const std::string& path = config_.train.init_from.empty() ? model.path : config_.train.init_from;
+  if (path.empty() || (path == model.path && !has_weights(*everyone_, path)))
+    return text("initial values of seed ", config_.train.seed,
+                path.empty() ? "" : text(" (", path, " holds a config.json and no weights)"));
   model_->engine().wait_gradients();  // peers no longer read what is overwritten
-  const RunState run = load_checkpoint(*everyone_, path, state(), load_options(config_));
+  const LoadedWeights loaded =
+      load_weights(*everyone_, path, model.spec, model_->state(), load_options(config_));
+  model_->engine().finish_step();
+  if (huggingface_config_.empty()) huggingface_config_ = loaded.huggingface_config;
+  return loaded.describe();
+}
+
+std::string Trainer::load(const std::string& given) {
+  model_->engine().wait_gradients();  // peers no longer read what is overwritten
+  if (config_.checkpoint.allow_missing.empty()) refuse_weights_only(*everyone_, given, entries());
+  const std::string path = find_checkpoint(*everyone_, given);
+  begun_ = true;
+  const RunState run = load_checkpoint(*everyone_, path, entries(), load_options(config_));
   const auto integer = [&](const char* name) {
     const auto value = run.values.find(name);
     require(value != run.values.end() && std::holds_alternative<int64_t>(value->second),
@@ -141,11 +179,14 @@ void Trainer::load(const std::string& path) {
             "'; it was not saved by `phalanx train`");
     return std::get<int64_t>(value->second);
   };
+  const auto json = run.values.find(huggingface_config_key);
+  huggingface_config_ = json == run.values.end() ? "" : std::get<std::string>(json->second);
   step_ = run.step;
   consumed_ = run.consumed_samples;
   tokens_ = integer("tokens");
   update_->set_steps(integer("updates"));
   model_->engine().finish_step();
+  return path;
 }
 
 }  // namespace phalanx

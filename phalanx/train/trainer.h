@@ -45,14 +45,21 @@ class Trainer {
   /// Over the validation data; nothing if the config names none.
   std::optional<Evaluation> evaluate();
 
+  /// Fills the parameters with the weights that the config names: train.init_from, else those in
+  /// the folder model.path, else initial values. Says which, for people. The first train_step(),
+  /// evaluate() or save() does it, unless load() came before. Not needed in a loop of one's own.
+  std::string initialize();
+
   /// Writes folder/step-N, keeps the newest `keep` checkpoints, returns the new one's path.
   std::string save(const std::string& folder, int keep);
   /// What a checkpoint holds: scalars, and this rank's part of all tensors, not copied. For a
   /// Checkpointer, which saves in the background (checkpoint/checkpointer.h).
-  RunState run_state() const;
-  std::vector<StateEntry> state() const;
-  /// Goes on from a checkpoint, whatever the layout was that wrote it.
-  void load(const std::string& path);
+  RunState run_state();
+  std::vector<StateEntry> state();
+  /// Goes on from a checkpoint, whatever the layout was that wrote it; `path` as find_checkpoint()
+  /// takes it. Returns the checkpoint's. Error(checkpoint) if it holds weights only, which are for
+  /// train.init_from.
+  std::string load(const std::string& path);
 
   ParallelModel& model() { return *model_; }
   Mesh& mesh() { return mesh_; }
@@ -60,6 +67,8 @@ class Trainer {
   const DataSet& data() const { return batches_->data(); }
 
  private:
+  std::vector<StateEntry> entries() const;
+  void begin();
   double sum_over_ranks(double value, std::string_view purpose);
   [[noreturn]] void stop_at_nan(double local_loss, double loss, double norm);
 
@@ -73,6 +82,8 @@ class Trainer {
   std::unique_ptr<ParallelModel> model_;
   std::unique_ptr<ShardedUpdate> update_;
   int64_t step_ = 0, consumed_ = 0, tokens_ = 0;
+  bool begun_ = false;              ///< initialize() or load() was called
+  std::string huggingface_config_;  ///< the config.json that the model came with, for exports
 };
 
 }  // namespace phalanx

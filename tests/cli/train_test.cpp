@@ -274,8 +274,9 @@ TEST(GenerateCommand, ContinuesAPromptFromACheckpointOrARun) {
   EXPECT_NE(from(folder.run_dir, "2").out, run.out);
   EXPECT_EQ(from(folder.path + "/nothing", "1").code, 6);
   const auto model = run_phalanx({"generate", "--prompt", "x", "--model", folder.path});
-  EXPECT_EQ(model.code, 2);
-  EXPECT_TRUE(contains(model.error, "give --checkpoint")) << model.error;
+  EXPECT_EQ(model.code, 6);
+  EXPECT_TRUE(contains(model.error, "holds no tensors")) << model.error;
+  EXPECT_TRUE(contains(run_phalanx({"generate", "--prompt", "x"}).error, "give --checkpoint"));
 }
 
 }  // namespace
