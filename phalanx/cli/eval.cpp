@@ -27,7 +27,7 @@ std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
   app.add_option(
       "--checkpoint", arguments.checkpoint,
       "a checkpoint, a Hugging Face folder or other weights (default: the newest checkpoint "
-      "of train.run_dir)");
+      "of the run)");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
   if (!parse(app, argc, argv)) return std::nullopt;

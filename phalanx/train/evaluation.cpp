@@ -73,8 +73,9 @@ CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<W
   ParallelModel model(make_model(resolved.model.spec, scalar_type(resolved.parallel.compute)),
                       resolved.parallel, {.seed = uint64_t(resolved.train.seed)}, mesh, *device);
   CheckpointEvaluation found;
-  const std::string where =
-      path.empty() ? find_checkpoint(*everyone, resolved.train.run_dir) : path;
+  const std::string& folder = resolved.checkpoint.folder;
+  const std::string& saved_in = folder.empty() ? resolved.train.run_dir : folder;
+  const std::string where = path.empty() ? find_checkpoint(*everyone, saved_in) : path;
   const LoadedWeights loaded =
       load_weights(*everyone, where, resolved.model.spec, model.state(), load_options(resolved));
   found.path = loaded.path;

@@ -41,7 +41,7 @@ struct CheckpointEvaluation {
 };
 
 /// Loads the parameters of a checkpoint or of any other weights (`path` as open_source() takes it;
-/// empty: the newest checkpoint of [train] run_dir) under the config's layout and evaluates them.
+/// empty: the newest checkpoint of the run) under the config's layout and evaluates them.
 /// Collective.
 CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,
                                          const std::string& path = "");

@@ -192,6 +192,8 @@ TEST(Trainer, SavesInOtherFoldersAndGoesOnFromTheNewer) {
   config.train.steps = 9;
   EXPECT_EQ(losses_of(config, 2, folder + "/straight").size(), 9u);
   EXPECT_TRUE(fs::exists(folder + "/shared/step-9/manifest.json"));
+  run_ranks(2,
+            [&](World& world) { EXPECT_EQ(evaluate_checkpoint(config, borrowed(world)).step, 9); });
   config.checkpoint.local = "s3://bucket";
   EXPECT_THROW(resolve(config, 1), Error);
 }
