@@ -86,6 +86,10 @@ void check_training(const Config& config, Violations& found) {
     add(found, "optimizer.momentum",
         text("optimizer.momentum = ", config.optimizer.momentum,
              " has no meaning with optimizer.kind = \"adamw\"; set beta1 instead, or use \"sgd\""));
+  if (config.train.run_dir.find("://") != std::string::npos)
+    add(found, "train.run_dir",
+        text("train.run_dir = \"", config.train.run_dir,
+             "\" is no folder of this host; give a folder, and the other as checkpoint.folder"));
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (checkpoint.local.find("://") != std::string::npos)
     add(found, "checkpoint.local",

@@ -79,6 +79,7 @@ TEST(Check, RulesNameKeyValueAndFix) {
        "is beyond lr.decay_steps = 10"},
       {{"--optimizer.momentum=0.9"}, 1, "optimizer.momentum", "= 0.9 has no meaning with"},
       {{"--train.run_dir="}, 1, "train.run_dir", "is empty"},
+      {{"--train.run_dir=s3://bucket/run"}, 1, "train.run_dir", "checkpoint.folder"},
       {{"--train.resume="}, 1, "train.resume", "is empty"},
       {{"--model.num_attention_heads=5"}, 1, "model.num_attention_heads", "= 5 does not divide"},
       {{"--parallel.dp_shard=4"}, 2, "parallel", "are not the world of 2 ranks"},
