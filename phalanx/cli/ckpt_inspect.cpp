@@ -1,10 +1,11 @@
 #include <ctime>
+#include <filesystem>
 #include <iomanip>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "phalanx/checkpoint/box.h"
-#include "phalanx/checkpoint/manifest.h"
+#include "phalanx/checkpoint/source.h"
 #include "phalanx/cli/ckpt.h"
 #include "phalanx/cli/command.h"
 
@@ -43,8 +44,10 @@ std::string shortened(const std::string& value) {
   return value.size() <= most ? value : value.substr(0, most) + " ...";
 }
 
-nlohmann::ordered_json description(const std::string& path, const Manifest& manifest) {
-  nlohmann::ordered_json fields = {{"checkpoint", path},
+nlohmann::ordered_json description(const Source& source) {
+  const Manifest& manifest = source.manifest;
+  nlohmann::ordered_json fields = {{"checkpoint", source.path},
+                                   {"format", source.format},
                                    {"format_version", Manifest::format_version},
                                    {"step", manifest.run.step},
                                    {"consumed_samples", manifest.run.consumed_samples},
@@ -64,14 +67,18 @@ nlohmann::ordered_json description(const std::string& path, const Manifest& mani
   return fields;
 }
 
-void print_table(const std::string& path, const Manifest& manifest) {
+void print_table(const Source& source) {
+  const Manifest& manifest = source.manifest;
   const auto line = [](const std::string& key, const auto& value) {
     std::cout << std::left << std::setw(18) << key << value << "\n";
   };
-  line("checkpoint", path);
-  line("step", manifest.run.step);
-  line("consumed samples", manifest.run.consumed_samples);
-  line("saved", local_time(manifest.created));
+  line("checkpoint", source.path);
+  line("format", source.format);
+  if (source.format == "phalanx" || manifest.run.step > 0) line("step", manifest.run.step);
+  if (source.format == "phalanx") {
+    line("consumed samples", manifest.run.consumed_samples);
+    line("saved", local_time(manifest.created));
+  }
   for (const auto& [key, value] : manifest.run.versions) line(key, value);
   for (const auto& [key, value] : manifest.run.values)
     line(key, shortened(value_json(value).dump()));
@@ -91,20 +98,32 @@ void print_table(const std::string& path, const Manifest& manifest) {
               << entry.parts.size() << "\n";
 }
 
+// Of a checkpoint of ours even if its files are damaged; of any other form that can be read.
+Source described(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path))
+    for (const auto& item : open_storage(path)->list(""))
+      if (item.name == "manifest.json")
+        return {.format = "phalanx", .manifest = read_manifest(path), .path = path};
+  return open_source(path);
+}
+
 }  // namespace
 
 int ckpt_inspect(int argc, char** argv) {
   CLI::App app("Step, versions and tensors of a checkpoint.", "phalanx ckpt inspect");
   std::string path;
   bool json = false;
-  app.add_option("checkpoint", path, "a folder step-N")->required();
+  app.add_option(
+         "checkpoint", path,
+         "a folder step-N, a run's folder (its newest), or weights in any form that is read")
+      ->required();
   app.add_flag("--json", json, "one JSON object");
   if (!parse(app, argc, argv)) return 0;
-  const Manifest manifest = read_manifest(path);
+  const Source source = described(path);
   if (json)
-    std::cout << description(path, manifest).dump() << "\n";
+    std::cout << description(source).dump() << "\n";
   else
-    print_table(path, manifest);
+    print_table(source);
   return 0;
 }
 
