@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/export.h"
 #include "phalanx/cli/ckpt.h"
 #include "phalanx/cli/command.h"
@@ -19,7 +20,12 @@ Exported write_huggingface(const Source& source, const std::string& path,
   return export_huggingface(source, path, exported_config(source), options);
 }
 
-constexpr Format formats[] = {{"huggingface", write_huggingface}};
+Exported write_dcp(const Source& source, const std::string& path, const ExportOptions& options) {
+  const DcpExport written = export_dcp(source, path, options.dtype, options.max_file_bytes);
+  return {written.tensors, written.bytes, written.files, written.dtype};
+}
+
+constexpr Format formats[] = {{"huggingface", write_huggingface}, {"dcp", write_dcp}};
 
 const Format& find_format(const std::string& name) {
   std::vector<std::string> names;
@@ -63,7 +69,10 @@ int ckpt_export(int argc, char** argv) {
   app.add_option("source", from, "a checkpoint, a run's folder (its newest), or any other weights")
       ->required();
   app.add_option("destination", to, "the new folder")->required();
-  app.add_option("--format", format, "huggingface: config.json and safetensors")
+  app.add_option(
+         "--format", format,
+         "huggingface: config.json and safetensors; dcp: a folder of torch.distributed.checkpoint, "
+         "with the optimizer's state")
       ->capture_default_str();
   app.add_option("--dtype", dtype, "of floating-point tensors")
       ->check(CLI::IsMember({"as-saved", "float32", "bfloat16", "float16"}))
