@@ -40,9 +40,9 @@ int main(int argc, char** argv) {
   phalanx::install_signals();
 
   phalanx::RunState run{.values = {{"sum_of_samples", int64_t{0}}}};
-  phalanx::Checkpointer checkpointer(group, folder, {.keep = 2, .async = true});
   if (const auto newest = phalanx::newest_checkpoint(group, folder))
     run = phalanx::load_module(group, *newest, sharded, &optimizer);
+  phalanx::Checkpointer checkpointer(group, folder, {.keep = 2, .async = true}, run.step);
   if (group.rank() == 0) std::cout << "after step " << run.step << std::endl;
   bool stop = false;
   while (run.step < steps && !stop) {

@@ -13,7 +13,7 @@
 namespace phalanx::testing {
 namespace {
 
-constexpr const char* steps = "300";
+constexpr const char* steps = "600";
 
 std::vector<std::string> command(int ranks, const std::string& folder) {
   const std::string binary = PHALANX_BINARY;
@@ -37,26 +37,26 @@ TEST(Examples, TheFaultTolerantLoopEndsAsIfNothingHadHappened) {
   EXPECT_NE(whole.out.find("after step 0\n"), std::string::npos) << whole.out;
   EXPECT_NE(whole.out.find(all), std::string::npos) << whole.out;
 
-  const auto started = [&](int ranks) { return std::make_unique<Program>(command(ranks, broken)); };
   const auto latest = [&] {
     std::ifstream file(broken + "/latest");
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  const auto await_save = [&](const std::string& before) {
-    for (int i = 0; i < 20000 && latest() == before; ++i)
+  const auto start_and_await_save = [&] {
+    const std::string before = latest();
+    auto program = std::make_unique<Program>(command(2, broken));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (latest() == before && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_NE(latest(), before);
+    return program;
   };
   {  // SIGTERM: saves, exit code 75
-    const auto program = started(2);
-    ASSERT_TRUE(program->wait_for("after step 0"));
-    await_save("");
+    const auto program = start_and_await_save();
     program->signal(SIGTERM);
     EXPECT_EQ(program->finish().code, 75);
   }
   {  // SIGKILL of everything
-    const auto program = started(2);
-    ASSERT_TRUE(program->wait_for("after step "));
-    await_save(latest());
+    const auto program = start_and_await_save();
     for (pid_t process : processes_with(broken)) kill(process, SIGKILL);
     EXPECT_NE(program->finish().code, 0);
   }
