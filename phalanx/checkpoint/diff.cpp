@@ -184,7 +184,7 @@ std::map<std::string, std::string> config_values(const std::string& toml) {
 }
 
 std::map<std::string, std::string> run_values(const RunState& run) {
-  auto values = config_values(run.config);
+  std::map<std::string, std::string> values;
   values["step"] = std::to_string(run.step);
   values["consumed_samples"] = std::to_string(run.consumed_samples);
   for (const auto& [key, value] : run.values)
@@ -195,6 +195,12 @@ std::map<std::string, std::string> run_values(const RunState& run) {
 std::vector<RunDifference> compare_runs(const RunState& a, const RunState& b) {
   auto in_a = run_values(a), in_b = run_values(b);
   std::vector<RunDifference> found;
+  if (!a.config.empty() && !b.config.empty()) {
+    in_a.merge(config_values(a.config));
+    in_b.merge(config_values(b.config));
+  } else if (a.config != b.config) {  // other tools' formats have none
+    found.push_back({"config", a.config.empty() ? "" : "there", b.config.empty() ? "" : "there"});
+  }
   for (const auto& [key, value] : in_a)
     if (const auto other = in_b.find(key); other == in_b.end() || other->second != value)
       found.push_back({key, value, other == in_b.end() ? "" : other->second});

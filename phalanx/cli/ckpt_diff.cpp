@@ -43,6 +43,12 @@ std::string values_text(const TensorDifference& tensor) {
               " at most, ", tensor.relative_norm, " of the 2-norm");
 }
 
+// A value of the run; long ones, a whole file for example, are cut.
+std::string shown(const std::string& value) {
+  if (value.empty()) return "missing";
+  return value.size() <= 80 ? value : value.substr(0, 60) + "...";
+}
+
 void print_text(const Source& a, const Source& b, const CheckpointDifference& found) {
   std::cout << "A  " << a.path << " (" << a.format << ")\nB  " << b.path << " (" << b.format
             << ")\n";
@@ -56,8 +62,8 @@ void print_text(const Source& a, const Source& b, const CheckpointDifference& fo
     std::cout << "\n";
   }
   for (const auto& run : found.run)
-    std::cout << "run: " << run.key << " is " << (run.a.empty() ? "missing" : run.a) << " in A, "
-              << (run.b.empty() ? "missing" : run.b) << " in B\n";
+    std::cout << "run: " << run.key << " is " << shown(run.a) << " in A, " << shown(run.b)
+              << " in B\n";
   std::cout << found.identical << " tensors are identical, ";
   if (found.within > 0) std::cout << found.within << " equal within the tolerance, ";
   std::cout << found.tensors.size() << " differ\n";

@@ -74,10 +74,16 @@ TEST(CkptDiff, FindsNothingBetweenLayoutsAndEverythingElse) {
                     five = save(folder + "/five", run, 5, model_on(5));
   expect(diff(two, five), 0, {"22 tensors are identical, 0 differ"});
   expect(diff(folder + "/two", five), 0, {"22 tensors"});  // the newest of a folder
+  RunState bare = run;
+  bare.config.clear();
+  bare.values["file"] = std::string(100, 'x');
+  expect(diff(five, save(folder + "/bare", bare, 1, model_on(1))), 0,
+         {"run: config is there in A, missing in B",
+          "run: value file is missing in A, \"" + std::string(59, 'x') + "... in B"});
 
   // One element of each kind of difference.
   const auto changed = [&](const std::function<void(std::vector<StateEntry>&)>& change) {
-    return save(folder + "/other", {.step = 1}, 1, [&](int) {
+    return save(folder + "/other", {.step = 1, .config = "[train]\nsteps = 8\n"}, 1, [&](int) {
       auto state = model_on(1)(0);
       change(state);
       return state;
@@ -96,7 +102,7 @@ TEST(CkptDiff, FindsNothingBetweenLayoutsAndEverythingElse) {
   expect(diff(five, value), 1,
          {"cube (parameter): values, 2 of 60 elements differ, by 2 at most",
           "21 tensors are identical, 1 differ", "run: step is 4 in A, 1 in B",
-          "run: config train.steps is 9 in A, missing in B", "run: consumed_samples is 40 in A"});
+          "run: config train.steps is 9 in A, 8 in B", "run: consumed_samples is 40 in A"});
   const auto json = nlohmann::json::parse(diff(five, value, {"--json"}).output);
   EXPECT_EQ(json["equal"], false);
   EXPECT_EQ(json["identical"], 21);
