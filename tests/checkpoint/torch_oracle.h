@@ -55,7 +55,8 @@ inline void expect_source(const Source& source, const std::string& json_path) {
     const std::string bytes = read_file(expected["file"], ExitCode::checkpoint);
     at::Tensor whole = read_whole(source, *found);
     ASSERT_EQ(whole.nbytes(), bytes.size());
-    EXPECT_EQ(std::memcmp(whole.const_data_ptr(), bytes.data(), bytes.size()), 0);
+    EXPECT_TRUE(bytes.empty() ||
+                std::memcmp(whole.const_data_ptr(), bytes.data(), bytes.size()) == 0);
     for (size_t dim = 0; dim < found->shape.size() && whole.numel() > 0; ++dim) {
       Box box = whole_box(found->shape);
       box.offset[dim] = found->shape[dim] / 3;
