@@ -8,6 +8,7 @@
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/manifest.h"
+#include "phalanx/checkpoint/pieces.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
@@ -19,45 +20,30 @@ struct Range {
   const ManifestEntry::Part* part;
 };
 
-// One file, front to back, in pieces; hashes what lies between two offsets.
-class FileCopy {
- public:
-  FileCopy(const Reader& from, Writer& to) : from_(from), to_(to), buffer_(4 << 20) {}
-  int64_t position() const { return position_; }
-  Hash copy_to(int64_t end) {
-    Hasher hasher;
-    while (position_ < end) {
-      const int64_t count =
-          std::min<int64_t>(end - position_, static_cast<int64_t>(buffer_.size()));
-      from_.read(buffer_.data(), count, position_);
-      hasher.add(buffer_.data(), count);
-      to_.write(buffer_.data(), count);
-      position_ += count;
-    }
-    return hasher.result();
-  }
-
- private:
-  const Reader& from_;
-  Writer& to_;
-  std::vector<char> buffer_;
-  int64_t position_ = 0;
-};
-
+// One file, front to back; hashes what lies between two offsets.
 void copy_file(const Reader& from, Writer& to, std::vector<Range> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
-  FileCopy copy(from, to);
+  int64_t position = 0;
+  const auto copy_to = [&](int64_t end) {
+    Hasher hasher;
+    for_each_piece(from, position, end - position, [&](const char* bytes, int64_t count) {
+      hasher.add(bytes, count);
+      to.write(bytes, count);
+    });
+    position = end;
+    return hasher.result();
+  };
   for (const Range& range : ranges) {
-    require(range.begin >= copy.position(), ExitCode::checkpoint, from.path(), ": ",
+    require(range.begin >= position, ExitCode::checkpoint, from.path(), ": ",
             part_name(*range.entry, range.part->box), " lies in the bytes of another tensor");
-    copy.copy_to(range.begin);
-    require(copy.copy_to(range.end) == range.part->hash, ExitCode::checkpoint, from.path(),
+    copy_to(range.begin);
+    require(copy_to(range.end) == range.part->hash, ExitCode::checkpoint, from.path(),
             " is damaged: ", part_name(*range.entry, range.part->box), " (bytes ", range.begin,
             " to ", range.end, ") does not have the manifest's hash; nothing was copied");
   }
-  copy.copy_to(from.size());
+  copy_to(from.size());
   to.finish();
 }
 

@@ -22,12 +22,6 @@ Candidate candidate(const Storage& storage, const std::string& name) {
   }
 }
 
-bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder) {
-  return std::any_of(items.begin(), items.end(), [&](const auto& item) {
-    return item.name == name && item.is_folder == folder;
-  });
-}
-
 }  // namespace
 
 std::vector<Candidate> candidates(const Storage& storage) {

@@ -66,6 +66,16 @@ void for_each_piece(const at::Tensor& tensor, const UsePiece& use) {
   collector.flush();
 }
 
+void for_each_piece(const Reader& file, int64_t offset, int64_t bytes, const UsePiece& use) {
+  std::vector<char> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 4 << 20)));
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t count = std::min(bytes - done, static_cast<int64_t>(buffer.size()));
+    file.read(buffer.data(), count, offset + done);
+    use(buffer.data(), count);
+    done += count;
+  }
+}
+
 void copy_row_major(const at::Tensor& tensor, char* out) {
   if (tensor.is_cpu() && tensor.is_contiguous()) {
     const char* from = static_cast<const char*>(tensor.const_data_ptr());

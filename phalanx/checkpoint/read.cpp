@@ -184,8 +184,7 @@ void read_parts(const Storage& storage, const std::string& folder,
 }
 
 bool convertible(Dtype from, Dtype to) {
-  const auto floating = [](Dtype dtype) { return dtype <= Dtype::float16; };
-  return from == to || (floating(from) && floating(to));
+  return from == to || (is_floating_point(from) && is_floating_point(to));
 }
 
 }  // namespace phalanx

@@ -17,12 +17,6 @@ namespace {
 
 using Items = std::vector<Storage::Item>;
 
-bool holds(const Items& items, const std::string& name, bool folder) {
-  return std::any_of(items.begin(), items.end(), [&](const auto& item) {
-    return item.name == name && item.is_folder == folder;
-  });
-}
-
 Source open_checkpoint(std::shared_ptr<Storage> storage, const std::string& folder) {
   Source source{.format = "phalanx", .storage = storage, .folder = folder};
   source.path = storage->path(folder);

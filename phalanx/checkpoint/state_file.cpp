@@ -64,17 +64,6 @@ FileReport write_once(Storage& storage, const std::string& path, const StateFile
   return report;
 }
 
-// Passes on `bytes` of a file, from `offset`.
-void read_range(const Reader& file, int64_t offset, int64_t bytes, const UsePiece& use) {
-  std::vector<char> buffer(static_cast<size_t>(std::min<int64_t>(bytes, 4 << 20)));
-  for (int64_t done = 0; done < bytes;) {
-    const int64_t count = std::min(bytes - done, static_cast<int64_t>(buffer.size()));
-    file.read(buffer.data(), count, offset + done);
-    use(buffer.data(), count);
-    done += count;
-  }
-}
-
 void verify_file(const Storage& storage, const std::string& path, const StateFile& file,
                  const FileReport& report, TaskProgress& progress) {
   drop_cached_pages(storage.path(path));
@@ -82,7 +71,7 @@ void verify_file(const Storage& storage, const std::string& path, const StateFil
   int64_t offset = report.data_begin;
   for (size_t part = 0; part < file.parts.size() && !progress.cancelled; ++part) {
     Hasher hasher;
-    read_range(*in, offset, file.parts[part].bytes, [&](const char* bytes, int64_t count) {
+    for_each_piece(*in, offset, file.parts[part].bytes, [&](const char* bytes, int64_t count) {
       hasher.add(bytes, count);
       progress.done += count;
     });
@@ -131,7 +120,7 @@ StateFile written_file(std::shared_ptr<const Storage> storage, const std::string
   for (TensorInfo& part : written.parts) part.offset = end, end += part.bytes;
   std::shared_ptr<const Reader> in = storage->open(folder + "/" + file.name);
   written.read = [in, parts = written.parts](size_t part, const UsePiece& use) {
-    read_range(*in, parts[part].offset, parts[part].bytes, use);
+    for_each_piece(*in, parts[part].offset, parts[part].bytes, use);
   };
   return written;
 }

@@ -1,5 +1,7 @@
 #include "phalanx/checkpoint/storage.h"
 
+#include <algorithm>
+
 #include <charconv>
 
 #include "phalanx/base/error.h"
@@ -19,6 +21,12 @@ std::unique_ptr<Storage> open_storage(const std::string& where) {
 
 std::string in_folder(const std::string& folder, const std::string& name) {
   return folder.empty() ? name : name.empty() ? folder : folder + "/" + name;
+}
+
+bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder) {
+  return std::any_of(items.begin(), items.end(), [&](const auto& item) {
+    return item.name == name && item.is_folder == folder;
+  });
 }
 
 std::string read_text(const Storage& storage, const std::string& name) {

@@ -61,6 +61,9 @@ std::unique_ptr<Storage> open_storage(const std::string& where);
 /// `folder`/`name`; `name` if the folder is "", the place itself.
 std::string in_folder(const std::string& folder, const std::string& name);
 
+/// Whether `items` have a folder, or a file, of that name.
+bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder);
+
 /// A small file as a whole.
 std::string read_text(const Storage& storage, const std::string& name);
 

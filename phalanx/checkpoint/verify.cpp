@@ -8,6 +8,7 @@
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/pieces.h"
 #include "phalanx/checkpoint/safetensors.h"
 
 namespace phalanx {
@@ -29,14 +30,9 @@ void compare_header(const Reader& file, std::vector<Listed> listed,
 }
 
 Hash hash_of_range(const Reader& file, int64_t offset, int64_t bytes) {
-  std::vector<char> buffer(std::min<int64_t>(bytes, 4 << 20));
   Hasher hasher;
-  for (int64_t done = 0; done < bytes;) {
-    const int64_t count = std::min<int64_t>(bytes - done, static_cast<int64_t>(buffer.size()));
-    file.read(buffer.data(), count, offset + done);
-    hasher.add(buffer.data(), count);
-    done += count;
-  }
+  for_each_piece(file, offset, bytes,
+                 [&](const char* piece, int64_t count) { hasher.add(piece, count); });
   return hasher.result();
 }
 

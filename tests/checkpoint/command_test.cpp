@@ -11,40 +11,20 @@
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/data/token_file.h"
 #include "phalanx/data/tokenizer.h"
+#include "tests/checkpoint/call_command.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
 
 extern "C" int phalanx_command_data(int argc, char** argv);
-extern "C" int phalanx_command_ckpt(int argc, char** argv);
 
 namespace phalanx {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Result {
-  int code;
-  std::string output;  // stdout, or the error's sentence
-};
-
-Result call(int (*command)(int, char**), std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (auto& argument : arguments) argv.push_back(argument.data());
-  ::testing::internal::CaptureStdout();
-  try {
-    const int code = command(static_cast<int>(argv.size()), argv.data());
-    return {code, ::testing::internal::GetCapturedStdout()};
-  } catch (const Error& error) {
-    ::testing::internal::GetCapturedStdout();
-    return {static_cast<int>(error.code()), error.what()};
-  }
-}
-
-void expect(const Result& result, int code, const std::vector<std::string>& fragments) {
-  EXPECT_EQ(result.code, code) << result.output;
-  for (const auto& fragment : fragments)
-    EXPECT_NE(result.output.find(fragment), std::string::npos) << result.output;
-}
+using testing::call;
+using testing::ckpt;
+using testing::expect;
 
 TEST(DataCommand, TokenizesAndInspects) {
   const std::string folder = testing::temporary_folder(), out = folder + "/out.tokens";
@@ -101,10 +81,6 @@ TEST(CkptCommand, InspectsAndVerifies) {
     save_checkpoint(world, folder, run, state, 0);
   });
   ASSERT_EQ(errors[0], "");
-  const auto ckpt = [](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "ckpt");
-    return call(phalanx_command_ckpt, std::move(arguments));
-  };
   expect(
       ckpt({"inspect", path}), 0,
       {"step", "12", "96", "loss_scale", "2.0", "wte.weight", "[33, 7]", "float32", "11 tensors"});

@@ -9,42 +9,22 @@
 #include <nlohmann/json.hpp>
 
 #include "phalanx/checkpoint/checkpoint.h"
+#include "tests/checkpoint/call_command.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
-
-extern "C" int phalanx_command_ckpt(int argc, char** argv);
 
 namespace phalanx {
 namespace {
 
+using testing::ckpt;
+using testing::expect;
 using testing::flat_state;
+using testing::Result;
 using testing::ThreadRanks;
 
-struct Result {
-  int code;
-  std::string output;  // stdout, or the error's sentence
-};
-
 Result diff(const std::string& a, const std::string& b, std::vector<std::string> more = {}) {
-  std::vector<std::string> arguments = {"ckpt", "diff", a, b};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  std::vector<char*> argv;
-  for (auto& argument : arguments) argv.push_back(argument.data());
-  ::testing::internal::CaptureStdout();
-  try {
-    const int code = phalanx_command_ckpt(static_cast<int>(argv.size()), argv.data());
-    return {code, ::testing::internal::GetCapturedStdout()};
-  } catch (const Error& error) {
-    ::testing::internal::GetCapturedStdout();
-    return {static_cast<int>(error.code()), error.what()};
-  }
-}
-
-void expect(const Result& result, int code, const std::vector<std::string>& fragments) {
-  EXPECT_EQ(result.code, code) << result.output;
-  for (const auto& fragment : fragments)
-    EXPECT_NE(result.output.find(fragment), std::string::npos)
-        << "no '" << fragment << "' in " << result.output;
+  more.insert(more.begin(), {"diff", a, b});
+  return ckpt(std::move(more));
 }
 
 using States = std::function<std::vector<StateEntry>(int rank)>;

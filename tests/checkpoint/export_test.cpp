@@ -16,10 +16,9 @@
 #include "phalanx/nn/init.h"
 #include "phalanx/spec/huggingface.h"
 #include "phalanx/train/saved_config.h"
+#include "tests/checkpoint/call_command.h"
 #include "tests/checkpoint/weight_files.h"
 #include "tests/support/ranks.h"
-
-extern "C" int phalanx_command_ckpt(int argc, char** argv);
 
 namespace phalanx::testing {
 namespace {
@@ -68,31 +67,6 @@ std::string saved(const std::string& folder, Model& model, const std::string& co
   RunState run{.step = 5, .config = to_toml(config)};
   if (!config_json.empty()) run.values[huggingface_config_key] = config_json;
   return save_checkpoint(*alone, folder, run, entries_of(model), 0);
-}
-
-struct Result {
-  int code;
-  std::string output;  // stdout, or the error's sentence
-};
-
-Result ckpt(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "ckpt");
-  std::vector<char*> argv;
-  for (auto& argument : arguments) argv.push_back(argument.data());
-  ::testing::internal::CaptureStdout();
-  try {
-    const int code = phalanx_command_ckpt(static_cast<int>(argv.size()), argv.data());
-    return {code, ::testing::internal::GetCapturedStdout()};
-  } catch (const Error& error) {
-    ::testing::internal::GetCapturedStdout();
-    return {static_cast<int>(error.code()), error.what()};
-  }
-}
-
-void expect(const Result& result, int code, const std::vector<std::string>& fragments) {
-  EXPECT_EQ(result.code, code) << result.output;
-  for (const auto& fragment : fragments)
-    EXPECT_NE(result.output.find(fragment), std::string::npos) << result.output;
 }
 
 // Every tensor of a folder: name, type, shape and bytes.

@@ -348,7 +348,9 @@ TEST(SavingFaults, TwoHundredSavesLeakNothing) {
     });
     for (const auto& error : errors) EXPECT_EQ(error, "");
     ASSERT_EQ(seen.size(), 2u);
+#ifndef PHALANX_SANITIZED  // which keeps what is freed
     EXPECT_LT(seen[1].memory, 1.05 * double(seen[0].memory));
+#endif
     EXPECT_EQ(seen[1].files, seen[0].files);
     EXPECT_LE(seen[1].threads, 5);  // this one, the ranks, and what they write with
     EXPECT_EQ(checkpoints_in(folder), 1);
