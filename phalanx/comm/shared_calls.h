@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <memory>
 #include <span>
@@ -35,6 +36,9 @@ class Collected : public SharedCall {
   char* chunk(int rank, int64_t index) {
     return group_->control_data(rank) + chunk_offset + index % chunk_depth * chunk_bytes;
   }
+  /// A chunk that holds something else for each of the others: how much, and where it lies.
+  int64_t part_size() const { return chunk_bytes / std::max(1, size() - 1) / 64 * 64; }
+  int64_t part_offset(int from, int to) const { return (to > from ? to - 1 : to) * part_size(); }
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
 

@@ -73,7 +73,7 @@ class Pull : public Collected {
     out_ = std::move(out);
     in_ = std::move(in);
     to_ = static_cast<char*>(out_.mutable_data_ptr());
-    part_bytes_ = chunk_bytes / size() / 64 * 64;
+    part_bytes_ = part_size();
     int64_t offset = 0, largest = 0;
     for (int other = 0; other < size(); ++other) {
       bytes_.push_back(out_splits[other] * row_bytes);
@@ -177,7 +177,7 @@ class Pull : public Collected {
     for (int other = 0; other < size(); ++other) {
       const int64_t bytes = table_[2 * size_t(other) + 1], begin = index * part_bytes_;
       if (other != rank() && begin < bytes)
-        std::memcpy(to + other * part_bytes_, from + table_[2 * size_t(other)] + begin,
+        std::memcpy(to + part_offset(rank(), other), from + table_[2 * size_t(other)] + begin,
                     std::min(part_bytes_, bytes - begin));
     }
   }
@@ -206,7 +206,7 @@ class Pull : public Collected {
     if (chunk_done_[other] || slot(other).produced.load(memory_order_acquire) <= next_chunk_)
       return false;
     const int64_t grain = parts_ ? part_bytes_ : chunk_bytes, begin = next_chunk_ * grain;
-    std::memcpy(to + begin, chunk(other, next_chunk_) + (parts_ ? rank() * part_bytes_ : 0),
+    std::memcpy(to + begin, chunk(other, next_chunk_) + (parts_ ? part_offset(other, rank()) : 0),
                 std::min(grain, bytes - begin));
     if (begin + grain >= bytes) {
       done_[other] = true;

@@ -30,7 +30,7 @@ class Sum : public Collected {
     scattered_ = scattered;
     out_ = std::move(out);
     in_ = std::move(in);
-    part_bytes_ = scattered ? chunk_bytes / size() / 64 * 64 : chunk_bytes;
+    part_bytes_ = scattered ? part_size() : chunk_bytes;
     chunks_ = (bytes_ + part_bytes_ - 1) / part_bytes_;
     if (scattered)
       set_input(in_);
@@ -84,7 +84,7 @@ class Sum : public Collected {
       if (other == rank())
         inputs[other] = static_cast<const char*>(in_.const_data_ptr()) + offset + begin;
       else if (location.place == Place::chunks)
-        inputs[other] = chunk(other, next_) + (scattered_ ? rank() * part_bytes_ : 0);
+        inputs[other] = chunk(other, next_) + (scattered_ ? part_offset(other, rank()) : 0);
       else
         inputs[other] = group_->input_of(other, location) + offset + begin;
     }
@@ -97,7 +97,7 @@ class Sum : public Collected {
     const auto* from = static_cast<const char*>(in_.const_data_ptr());
     for (int other = 0; other < size(); ++other)
       if (other != rank())
-        std::memcpy(to + other * part_bytes_, from + other * bytes_ + begin, bytes);
+        std::memcpy(to + part_offset(rank(), other), from + other * bytes_ + begin, bytes);
   }
 
   Op op_ = Op::sum;

@@ -89,7 +89,10 @@ void Group::wait_until(c10::function_ref<bool()> ready,
   int yielded = 0;
   for (;;) {
     if (ready()) return;
-    if (host_->progress()) continue;
+    if (host_->progress()) {
+      yielded = 0;
+      continue;
+    }
     check_aborted();
     const auto now = Clock::now();
     if (now - looked >= slice) {
