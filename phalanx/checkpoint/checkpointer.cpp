@@ -4,7 +4,6 @@
 #include <exception>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
@@ -13,15 +12,10 @@
 namespace phalanx {
 namespace {
 
-bool is_folder(const std::string& where) { return where.find("://") == std::string::npos; }
-
 FolderLock lock_folder(Communicator& world, const std::string& folder) {
   FolderLock held;
   agree(world, "lock", [&] {
-    if (world.rank() == 0 && !folder.empty() && is_folder(folder)) {
-      make_folder(folder, ExitCode::checkpoint);
-      held = FolderLock(folder);
-    }
+    if (world.rank() == 0 && !folder.empty()) held = lock_place(folder);
     return std::string();
   });
   return held;

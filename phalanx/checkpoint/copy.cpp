@@ -7,8 +7,10 @@
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/lock.h"
 #include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/pieces.h"
+#include "phalanx/checkpoint/state_file.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
@@ -47,12 +49,6 @@ void copy_file(const Reader& from, Writer& to, std::vector<Range> ranges) {
   to.finish();
 }
 
-void write_text(Storage& to, const std::string& name, const std::string& contents) {
-  const auto file = to.create(name);
-  file->write(contents.data(), static_cast<int64_t>(contents.size()));
-  file->finish();
-}
-
 }  // namespace
 
 CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, Storage& to) {
@@ -64,6 +60,7 @@ CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, S
   for (const auto& entry : manifest.entries)
     for (const auto& part : entry.parts)
       ranges[part.file].push_back({part.offset, part.offset + part.bytes, &entry, &part});
+  const FolderLock lock = lock_place(to.path(""));
   CopiedCheckpoint copied{.step = manifest.run.step};
   std::string unfinished = to.begin(manifest.run.step);
   try {
@@ -74,8 +71,8 @@ CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, S
       ++copied.files;
       copied.bytes += bytes;
     }
-    write_text(to, in_folder(unfinished, "manifest.json.xxh128"), manifest_hash_line(json));
-    write_text(to, in_folder(unfinished, "manifest.json"), json);
+    TaskProgress progress;
+    write_manifest(to, unfinished, json, {}, progress);
     const std::string lasting = to.publish(unfinished, manifest.run.step);
     unfinished.clear();
     copied.path = to.path(lasting);

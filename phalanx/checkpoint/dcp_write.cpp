@@ -8,6 +8,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/dcp.h"
+#include "phalanx/checkpoint/dcp_metadata.h"
 #include "phalanx/checkpoint/new_folder.h"
 #include "phalanx/checkpoint/pickle.h"
 #include "phalanx/checkpoint/torch_types.h"
@@ -19,22 +20,6 @@ namespace phalanx {
 namespace {
 
 constexpr int64_t most_bytes = 64 << 20;  // of a chunk, which is held as a whole
-
-// Where a chunk's archive lies.
-struct Place {
-  std::string file;
-  int64_t offset, bytes;
-};
-
-// A tensor under the keys that PyTorch's users have for it.
-struct Item {
-  std::vector<std::string> path;
-  Dtype dtype;
-  std::vector<int64_t> shape;
-  std::vector<Box> chunks;
-  const ManifestEntry* entry = nullptr;  // none: a scalar of value `step`
-  int64_t step = 0;
-};
 
 std::vector<std::string> path_of(const ManifestEntry& entry) {
   if (entry.role == "parameter") return {"model", entry.name};
@@ -55,14 +40,14 @@ void add_chunks(const Box& box, int64_t width, std::vector<Box>& chunks) {
   add_chunks(tail, width, chunks);
 }
 
-std::vector<Item> items_of(const Source& source, std::optional<Dtype> dtype) {
-  std::vector<Item> items;
+std::vector<DcpItem> items_of(const Source& source, std::optional<Dtype> dtype) {
+  std::vector<DcpItem> items;
   std::set<std::string> with_step;
   for (const auto& entry : source.manifest.entries)
     if (entry.role == "step") with_step.insert(entry.name);
   for (const auto& entry : source.manifest.entries) {
     const bool converts = dtype && entry.role == "parameter" && is_floating_point(entry.dtype);
-    Item item{path_of(entry), converts ? *dtype : entry.dtype, entry.shape, {}, &entry};
+    DcpItem item{path_of(entry), converts ? *dtype : entry.dtype, entry.shape, {}, &entry};
     // A chunk that is converted is held twice.
     const int64_t width = size_of(item.dtype) + (converts ? size_of(entry.dtype) : 0);
     add_chunks(whole_box(entry.shape), width, item.chunks);
@@ -116,139 +101,7 @@ void write_archive(Writer& out, Dtype dtype, const std::vector<int64_t>& shape,
   zip.finish();
 }
 
-class MetadataWriter {
- public:
-  std::string write(const std::vector<Item>& items, const std::vector<std::vector<Place>>& places) {
-    make(metadata_, "Metadata");
-    out_.empty_dict();
-    out_.mark();
-    out_.text("state_dict_metadata");
-    dict(items, [&](const Item& item, size_t) { tensor(item); });
-    out_.text("planner_data");
-    dict(items, [&](const Item& item, size_t) {
-      out_.mark();
-      for (const auto& key : item.path) out_.text(key);
-      out_.tuple();
-    });
-    out_.text("storage_data");
-    out_.empty_dict();
-    out_.mark();
-    for (size_t i = 0; i < items.size(); ++i) storage(items[i], places[i]);
-    out_.set_items();
-    out_.text("storage_meta");
-    out_.none();
-    out_.text("version");
-    out_.text("1.0.0");
-    out_.set_items();
-    out_.build();
-    return out_.finish();
-  }
-
- private:
-  void make(std::string_view module, std::string_view name) {
-    out_.global(module, name);
-    out_.empty_tuple();
-    out_.make();
-  }
-  template <class WriteValue>
-  void dict(const std::vector<Item>& items, WriteValue&& write_value) {
-    out_.empty_dict();
-    out_.mark();
-    for (size_t i = 0; i < items.size(); ++i) {
-      out_.text(join(items[i].path, "."));
-      write_value(items[i], i);
-    }
-    out_.set_items();
-  }
-  void size(const std::vector<int64_t>& numbers) {
-    out_.global("torch", "Size");
-    out_.integers(numbers);
-    out_.tuple_of_one();
-    out_.call();
-  }
-  void called(std::string_view module, std::string_view name) {  // with what is written before end
-    out_.global(module, name);
-    out_.mark();
-  }
-
-  void tensor(const Item& item) {
-    make(metadata_, "TensorStorageMetadata");
-    out_.empty_dict();
-    out_.mark();
-    out_.text("properties");
-    properties(item.dtype);
-    out_.text("size");
-    size(item.shape);
-    out_.text("chunks");
-    out_.empty_list();
-    out_.mark();
-    for (const Box& chunk : item.chunks) {
-      make(metadata_, "ChunkStorageMetadata");
-      out_.empty_dict();
-      out_.mark();
-      out_.text("offsets");
-      size(chunk.offset);
-      out_.text("sizes");
-      size(chunk.size);
-      out_.set_items();
-      out_.build();
-    }
-    out_.append_items();
-    out_.set_items();
-    out_.build();
-  }
-
-  // dtype, layout, requires_grad, memory format (0: contiguous), pinned.
-  void properties(Dtype dtype) {
-    make(metadata_, "TensorProperties");
-    out_.mark();
-    out_.global("torch", torch_name(dtype));
-    called("torch.serialization", "_get_layout");
-    out_.text("torch.strided");
-    out_.tuple();
-    out_.call();
-    out_.boolean(false);
-    called(metadata_, "_MEM_FORMAT_ENCODING");
-    out_.integer(0);
-    out_.tuple();
-    out_.call();
-    out_.boolean(false);
-    out_.tuple();
-    out_.build();
-  }
-
-  void storage(const Item& item, const std::vector<Place>& places) {
-    for (size_t i = 0; i < places.size(); ++i) {
-      make(metadata_, "MetadataIndex");
-      out_.empty_dict();
-      out_.mark();
-      out_.text("fqn");
-      out_.text(join(item.path, "."));
-      out_.text("offset");
-      size(item.chunks[i].offset);
-      out_.text("index");
-      out_.integer(static_cast<int64_t>(i));
-      out_.set_items();
-      out_.build();
-      make("torch.distributed.checkpoint.filesystem", "_StorageInfo");
-      out_.empty_dict();
-      out_.mark();
-      out_.text("relative_path");
-      out_.text(places[i].file);
-      out_.text("offset");
-      out_.integer(places[i].offset);
-      out_.text("length");
-      out_.integer(places[i].bytes);
-      out_.set_items();
-      out_.build();
-    }
-  }
-
-  static constexpr std::string_view metadata_ = "torch.distributed.checkpoint.metadata";
-  PickleWriter out_;
-};
-
-at::Tensor values_of(const Source& source, const Item& item, const Box& chunk) {
+at::Tensor values_of(const Source& source, const DcpItem& item, const Box& chunk) {
   if (!item.entry) return at::full(chunk.size, item.step, scalar_type(item.dtype));
   const at::Tensor values = at::empty(chunk.size, scalar_type(item.entry->dtype));
   read_box(source, *item.entry, chunk, values);
@@ -260,7 +113,7 @@ class DataFiles {
  public:
   DataFiles(Storage& storage, int64_t most) : storage_(storage), most_(most) {}
 
-  Place write(const Item& item, const Box& chunk, const at::Tensor& values) {
+  DcpPlace write(const DcpItem& item, const Box& chunk, const at::Tensor& values) {
     if (file_ && file_->bytes() > 0 && file_->bytes() + int64_t(values.nbytes()) > most_) close();
     if (!file_) {
       name_ = text("__0_", files_++, ".distcp");
@@ -285,9 +138,9 @@ class DataFiles {
   std::unique_ptr<Writer> file_;
 };
 
-Dtype main_dtype(const std::vector<Item>& items) {
+Dtype main_dtype(const std::vector<DcpItem>& items) {
   std::map<Dtype, int64_t> elements;
-  for (const Item& item : items)
+  for (const DcpItem& item : items)
     if (item.path.front() == "model") elements[item.dtype] += element_count(item.shape);
   if (elements.empty()) return items.front().dtype;
   return std::max_element(elements.begin(), elements.end(),
@@ -300,19 +153,19 @@ Dtype main_dtype(const std::vector<Item>& items) {
 DcpExport export_dcp(const Source& source, const std::string& path, std::optional<Dtype> dtype,
                      int64_t max_file_bytes) {
   at::NoGradGuard no_grad;
-  const std::vector<Item> items = items_of(source, dtype);
+  const std::vector<DcpItem> items = items_of(source, dtype);
   require(!items.empty(), ExitCode::checkpoint, source.path, " holds no tensors to export");
   NewFolder folder(path);
   DataFiles files(folder.storage(), max_file_bytes);
-  std::vector<std::vector<Place>> places;  // of each item's chunks
-  for (const Item& item : items) {
+  std::vector<std::vector<DcpPlace>> places;  // of each item's chunks
+  for (const DcpItem& item : items) {
     places.emplace_back();
     for (const Box& chunk : item.chunks) {
       places.back().push_back(files.write(item, chunk, values_of(source, item, chunk)));
     }
   }
   files.close();
-  const std::string metadata = MetadataWriter().write(items, places);
+  const std::string metadata = dcp_metadata(items, places);
   const auto out = folder.storage().create(".metadata");
   out->write(metadata.data(), static_cast<int64_t>(metadata.size()));
   out->finish();

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
@@ -58,6 +59,14 @@ std::optional<std::string> choose(const Storage& storage, const std::vector<Cand
 
 std::optional<std::string> newest_candidate(const Storage& storage) {
   return choose(storage, candidates(storage), true);
+}
+
+int64_t creation_time(const Storage& storage) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  int64_t created = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  for (const auto& candidate : candidates(storage))
+    created = std::max(created, candidate.created + 1);
+  return created;
 }
 
 std::string resolve_checkpoint(const std::string& path) {

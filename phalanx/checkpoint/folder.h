@@ -27,6 +27,9 @@ std::optional<std::string> choose(const Storage& storage, const std::vector<Cand
 /// The same of all candidates(), with warnings.
 std::optional<std::string> newest_candidate(const Storage& storage);
 
+/// Now; later than every checkpoint in the place, even if the clock was set back.
+int64_t creation_time(const Storage& storage);
+
 /// The checkpoint that `path` means: itself, or the newest of a place that holds some, or of a
 /// run's folder. Error(checkpoint) if there is none.
 std::string resolve_checkpoint(const std::string& path);

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
 
 namespace phalanx {
@@ -42,8 +43,8 @@ FolderLock::FolderLock(const std::string& folder) {
   wanted.l_whence = SEEK_SET;
   if (fcntl(file_.get(), F_OFD_SETLK, &wanted) != 0) {
     const int error = errno;
-    require(error != EAGAIN && error != EACCES, ExitCode::checkpoint, "another run saves in ",
-            folder, " (", owner(file_.get()), "); stop it, or give this run another folder");
+    require(error != EAGAIN && error != EACCES, ExitCode::checkpoint, "another process writes in ",
+            folder, " (", owner(file_.get()), "); stop it, or name another folder");
     log_warning(text("cannot lock ", path, ": ", std::strerror(error),
                      "; a second run in this folder would not be noticed"));
     return;
@@ -52,6 +53,12 @@ FolderLock::FolderLock(const std::string& folder) {
   if (ftruncate(file_.get(), 0) != 0 ||
       pwrite(file_.get(), told.data(), told.size(), 0) != static_cast<ssize_t>(told.size()))
     log_warning(text("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+FolderLock lock_place(const std::string& where) {
+  if (where.find("://") != std::string::npos) return {};
+  make_folder(where, ExitCode::checkpoint);
+  return FolderLock(where);
 }
 
 }  // namespace phalanx

@@ -6,9 +6,9 @@
 
 namespace phalanx {
 
-/// Keeps every other run out of a folder of checkpoints: a lock of the open file folder/.lock,
-/// which the kernel drops with the process, however it ends, and which NFSv4 takes to the server.
-/// Readers need none. Where the file system has no locks that is a warning.
+/// Keeps everyone else who writes out of a folder of checkpoints: a lock of the open file
+/// folder/.lock, which the kernel drops with the process, however it ends, and which NFSv4 takes to
+/// the server. Readers need none. Where the file system has no locks that is a warning.
 class FolderLock {
  public:
   FolderLock() = default;
@@ -18,5 +18,9 @@ class FolderLock {
  private:
   Descriptor file_;
 };
+
+/// Locks a place of checkpoints, and makes the folder if it is not there. An object store has no
+/// locks: there it is of nothing.
+FolderLock lock_place(const std::string& where);
 
 }  // namespace phalanx

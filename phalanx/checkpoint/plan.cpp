@@ -141,11 +141,14 @@ SavePlan plan_save(const std::vector<std::string>& descriptions) {
   }
   assign(items, plan.entries, ranks);
   for (const auto& item : items) plan.parts.push_back(item.first);
-  // Wide elements first, so that all of a file is aligned.
+  wide_first(plan);
+  return plan;
+}
+
+void wide_first(SavePlan& plan) {
   std::stable_sort(plan.parts.begin(), plan.parts.end(), [&](const auto& a, const auto& b) {
     return size_of(plan.entries[a.entry].dtype) > size_of(plan.entries[b.entry].dtype);
   });
-  return plan;
 }
 
 std::string state_file_name(int rank, int ranks) {

@@ -30,6 +30,9 @@ struct SavePlan {
 /// elements are missing.
 SavePlan plan_save(const std::vector<std::string>& descriptions);
 
+/// Parts of wide elements first, so that all of a file is aligned; else in the order they are in.
+void wide_first(SavePlan& plan);
+
 /// "state-00001-of-00004.safetensors"
 std::string state_file_name(int rank, int ranks);
 

@@ -9,12 +9,10 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
-#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
-#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/plan.h"
-#include "phalanx/checkpoint/state_file.h"
+#include "phalanx/checkpoint/save_job.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
@@ -40,84 +38,6 @@ void require_space(const Storage& storage, int64_t wanted, const std::string& wh
 }
 
 }  // namespace
-
-// All that tasks use. This thread changes it while none runs.
-struct Saver::Save {
-  SaveOptions options;
-  std::shared_ptr<Storage> folder, local;
-  std::shared_ptr<const SavePlan> plan;
-  RunState run;
-  int rank = 0;
-  StateFile file;
-  std::vector<at::Tensor> tensors;  // of the file's parts
-  std::string unfinished, local_unfinished, local_name;
-  std::vector<std::string> reports;
-  Manifest manifest;
-
-  WriteOptions write_options() const { return {options.verify_after_save, options.retry_pause}; }
-  std::string write(TaskProgress& progress);
-  void make_manifest();
-  std::string publish_local(TaskProgress& progress);
-  std::string copy(TaskProgress& progress);
-  std::string publish_folder(TaskProgress& progress);
-  void remove_local();
-};
-
-std::string Saver::Save::write(TaskProgress& progress) {
-  Storage& to = local ? *local : *folder;
-  const std::string& where = local ? local_unfinished : unfinished;
-  const auto report = write_state_file(to, where, file, write_options(), progress);
-  return to_bytes(report);
-}
-
-// `created` is later than that of every checkpoint that is there, even if the clock was set back.
-void Saver::Save::make_manifest() {
-  manifest = finish_manifest(*plan, reports, run);
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  manifest.created = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  for (const Storage* storage : {folder.get(), local.get()})
-    if (storage)
-      for (const auto& candidate : candidates(*storage))
-        manifest.created = std::max(manifest.created, candidate.created + 1);
-}
-
-// The local folder has a checkpoint only if all ranks wrote on this host; its path, else "".
-std::string Saver::Save::publish_local(TaskProgress& progress) {
-  make_manifest();
-  if (!size_defects(*local, local_unfinished, manifest).empty()) return "";
-  write_manifest(*local, local_unfinished, manifest, write_options(), progress);
-  const std::string path = publish(*local, local_unfinished, run.step);
-  local_unfinished.clear();
-  delete_old(*local, 1, 0);
-  return path;
-}
-
-std::string Saver::Save::copy(TaskProgress& progress) {
-  const FileReport report = file_report(reports[rank]);
-  const StateFile written = written_file(local, local_name, file, report);
-  const auto copied = write_state_file(*folder, unfinished, written, write_options(), progress);
-  require(progress.cancelled || copied == report, ExitCode::checkpoint, "the files in ",
-          local->path(local_name), " changed while they were copied to ", folder->path(""));
-  return "";
-}
-
-std::string Saver::Save::publish_folder(TaskProgress& progress) {
-  if (!local) make_manifest();
-  write_manifest(*folder, unfinished, manifest, write_options(), progress);
-  const std::string path = publish(*folder, unfinished, run.step);
-  unfinished.clear();
-  if (options.keep > 0) delete_old(*folder, options.keep, options.keep_every);
-  return path;
-}
-
-// What is left where the local folder does not become a checkpoint. Ranks of a host may meet here.
-void Saver::Save::remove_local() {
-  if (!local || local_unfinished.empty()) return;
-  try {
-    local->remove(local_unfinished);
-  } catch (const Error&) {  // the next start removes it
-  }
-}
 
 Saver::Saver(Communicator& world, const std::string& folder, SaveOptions options)
     : world_(world), options_(std::move(options)) {
@@ -161,7 +81,7 @@ void Saver::prepare(std::span<const StateEntry> entries) {
   plan(entries);
   agree(world_, "space", [&] {
     check_space("this run's state");
-    Save nothing;
+    SaveJob nothing;
     nothing.plan = plan_;
     add_parts(nothing, entries);
     return std::string();
@@ -169,7 +89,7 @@ void Saver::prepare(std::span<const StateEntry> entries) {
 }
 
 // This rank's parts; with `async` a copy of them.
-void Saver::add_parts(Save& save, std::span<const StateEntry> entries) {
+void Saver::add_parts(SaveJob& save, std::span<const StateEntry> entries) {
   for (const auto& planned : plan_->parts) {
     if (planned.writer != world_.rank()) continue;
     const ManifestEntry& entry = plan_->entries[planned.entry];
@@ -193,7 +113,7 @@ void Saver::add_parts(Save& save, std::span<const StateEntry> entries) {
 void Saver::begin(const RunState& run, std::span<const StateEntry> entries) {
   finish();
   plan(entries);
-  const auto save = std::make_shared<Save>();
+  const auto save = std::make_shared<SaveJob>();
   save->options = options_, save->folder = folder_, save->local = local_, save->plan = plan_;
   save->run = run, save->rank = world_.rank();
   save->file.name = state_file_name(world_.rank(), world_.size());

@@ -16,6 +16,7 @@
 
 namespace phalanx {
 
+struct SaveJob;
 struct SavePlan;
 
 struct SaveOptions {
@@ -54,12 +55,11 @@ class Saver {
 
  private:
   enum class Phase { idle, writing, publishing, copying, publishing_copy };
-  struct Save;
   enum class Look { working, ended, stuck };  // stuck: this rank is
   Look look();
   void plan(std::span<const StateEntry> entries);
   void check_space(const std::string& what) const;
-  void add_parts(Save& save, std::span<const StateEntry> entries);
+  void add_parts(SaveJob& save, std::span<const StateEntry> entries);
   void start(Phase phase, std::function<std::string(TaskProgress&)> work);
   void next(const std::vector<std::string>& told);
   void await(bool copied_too);
@@ -73,7 +73,7 @@ class Saver {
   std::string newest_;
 
   Phase phase_ = Phase::idle;
-  std::shared_ptr<Save> save_;  // in flight
+  std::shared_ptr<SaveJob> save_;  // in flight
   Task task_;
   int64_t progress_ = 0;  // of the task, and when it last changed
   std::chrono::steady_clock::time_point moved_;

@@ -149,11 +149,11 @@ Manifest finish_manifest(const SavePlan& plan, const std::vector<std::string>& r
   return manifest;
 }
 
-void write_manifest(Storage& storage, const std::string& folder, const Manifest& manifest,
+void write_manifest(Storage& storage, const std::string& folder, const std::string& json,
                     const WriteOptions& options, TaskProgress& progress) {
-  const std::string text = to_json(manifest), hash = manifest_hash_line(text);
+  const std::string hash = manifest_hash_line(json);
   for (const auto& [name, contents] :
-       {std::pair("manifest.json.xxh128", &hash), std::pair("manifest.json", &text)})
+       {std::pair("manifest.json.xxh128", &hash), std::pair("manifest.json", &json)})
     with_retries(options, progress, [&, name = name, contents = contents] {
       const auto file = storage.create(folder + "/" + name);
       file->write(contents->data(), static_cast<int64_t>(contents->size()));

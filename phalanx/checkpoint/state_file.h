@@ -51,8 +51,8 @@ StateFile written_file(std::shared_ptr<const Storage> storage, const std::string
 Manifest finish_manifest(const SavePlan& plan, const std::vector<std::string>& reports,
                          const RunState& run);
 
-/// folder/manifest.json and its hash, the last files of a checkpoint.
-void write_manifest(Storage& storage, const std::string& folder, const Manifest& manifest,
+/// folder/manifest.json, whose text is `json`, and its hash: the last files of a checkpoint.
+void write_manifest(Storage& storage, const std::string& folder, const std::string& json,
                     const WriteOptions& options, TaskProgress& progress);
 
 }  // namespace phalanx

@@ -9,7 +9,7 @@
 namespace phalanx {
 
 void stream_tensor(const Source& source, const ManifestEntry& entry, Dtype dtype,
-                   const at::Tensor& buffer, const ByteSink& sink) {
+                   const at::Tensor& buffer, const UsePiece& use) {
   const int64_t elements = element_count(entry.shape);
   const int64_t most = buffer.numel() / size_of(dtype);
   for (int64_t begin = 0; begin < elements; begin += most) {
@@ -22,7 +22,7 @@ void stream_tensor(const Source& source, const ManifestEntry& entry, Dtype dtype
       read_box(source, entry, box, piece.narrow(0, done, count).view(box.size));
       done += count;
     }
-    sink(piece.const_data_ptr(), static_cast<int64_t>(piece.nbytes()));
+    use(static_cast<const char*>(piece.const_data_ptr()), static_cast<int64_t>(piece.nbytes()));
   }
 }
 

@@ -68,7 +68,8 @@ void expect_contains(const std::string& sentence, const std::vector<std::string>
 
 std::string names(const std::string& folder) {
   std::vector<std::string> found;
-  for (const auto& item : open_storage(folder)->list("")) found.push_back(item.name);
+  for (const auto& item : open_storage(folder)->list(""))
+    if (item.name != ".lock") found.push_back(item.name);
   return join(found, " ");
 }
 

@@ -122,7 +122,7 @@ TEST(TrainCommand, ASecondRunInTheSameFolderIsRefused) {
   ASSERT_TRUE(first.wait_for("step 20/100000"));
   const auto second = run_phalanx({"train", folder.config, "--train.steps=50"});
   EXPECT_EQ(second.code, 6) << second.error;
-  for (const std::string fragment : {"another run saves in ", "host ", "process ", "since 20"})
+  for (const std::string fragment : {"another process writes in ", "host ", "process ", "since 20"})
     EXPECT_TRUE(contains(second.error, fragment)) << second.error;
   EXPECT_EQ(run_phalanx({"eval", folder.config}).code, 0);  // reading needs no lock
   first.signal(SIGTERM);

@@ -1,0 +1,101 @@
+// A node-local folder that is saved to first.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/checkpoint/saved_steps.h"
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Checkpointer, ALocalFolderIsSavedToFirstAndCopied) {
+  const NoHook reset;
+  for (bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+    on_ranks(2, [&](Communicator& world) {
+      Checkpointer checkpointer(
+          world, folder, {.keep = 2, .async = async, .verify_after_save = true, .local = local});
+      if (world.rank() == 0)
+        set_disk_hook([&](std::string_view operation, const std::string& path) {
+          if (operation == "create" && path.starts_with(folder) && path.ends_with(".safetensors"))
+            usleep(100'000);
+        });
+      for (int64_t step = 1; step <= 3; ++step) {
+        save_at(checkpointer, world, step);
+        EXPECT_TRUE(checkpointer.in_flight());
+        if (!async) {
+          EXPECT_EQ(checkpointer.newest(), text(local, "/step-", step));
+          EXPECT_EQ(newest_checkpoint(world, folder, local), checkpointer.newest());
+        }
+      }
+      checkpointer.finish();
+      EXPECT_EQ(checkpointer.newest(), folder + "/step-3");
+    });
+    set_disk_hook(nullptr);
+    EXPECT_EQ(steps_in(folder), (std::set<int64_t>{2, 3}));
+    EXPECT_EQ(steps_in(local), (std::set<int64_t>{3}));
+    expect_whole(folder + "/step-2", 2);
+    expect_whole(folder + "/step-3", 3);
+    expect_whole(local + "/step-3", 3);
+  }
+}
+
+TEST(Checkpointer, ACopyThatFailsIsToldAndTheLocalCheckpointIsWhatARunGoesOnFrom) {
+  const NoHook reset;
+  const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+  on_ranks(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.local = local});
+    save_at(checkpointer, world, 1);
+    checkpointer.finish();
+    EXPECT_EQ(newest_checkpoint(world, folder, local), local + "/step-1");
+    if (world.rank() == 0)
+      set_disk_hook([&](std::string_view operation, const std::string& path) {
+        if (path.starts_with(folder) && path.find("state-00001") != std::string::npos)
+          fail(ExitCode::checkpoint, "cannot ", operation, " ", path, ": gone");
+      });
+    save_at(checkpointer, world, 2);
+    try {
+      checkpointer.finish();
+      ADD_FAILURE() << "the copy failed";
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with("rank 1: cannot create " + folder))
+          << error.what();
+    }
+    if (world.rank() == 0) set_disk_hook(nullptr);
+    EXPECT_EQ(newest_checkpoint(world, folder, local), local + "/step-2");
+  });
+  EXPECT_EQ(steps_in(folder), (std::set<int64_t>{1}));
+  expect_whole(local + "/step-2", 2);
+  // A broken local one, and one that not all ranks see, is not what a run goes on from.
+  on_ranks(2, [&](Communicator& world) {
+    const std::string mine = world.rank() == 0 ? local : local + "-elsewhere";
+    EXPECT_EQ(newest_checkpoint(world, folder, mine), folder + "/step-1");
+  });
+  fs::resize_file(local + "/step-2/state-00000-of-00002.safetensors", 10);
+  on_ranks(2, [&](Communicator& world) {
+    EXPECT_EQ(newest_checkpoint(world, folder, local), folder + "/step-1");
+  });
+}
+
+// As on two hosts: the files of a checkpoint lie in two local folders.
+TEST(Checkpointer, LocalFoldersOfSeveralHostsOnlyStageTheFiles) {
+  const std::string folder = testing::temporary_folder();
+  const std::string locals[] = {testing::temporary_folder(), testing::temporary_folder()};
+  on_ranks(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.async = true, .local = locals[world.rank()]});
+    for (int64_t step : {1, 2}) save_at(checkpointer, world, step);
+    checkpointer.finish();
+    EXPECT_EQ(checkpointer.newest(), folder + "/step-2");
+    EXPECT_EQ(newest_checkpoint(world, folder, locals[world.rank()]), folder + "/step-2");
+  });
+  expect_whole(folder + "/step-2", 2);
+  for (const auto& local : locals)
+    for (const auto& name : names_in(local)) EXPECT_EQ(name, ".lock");
+}
+
+}  // namespace
+}  // namespace phalanx
