@@ -1,5 +1,4 @@
-// Weights that leave and come back: `phalanx ckpt export` and `import`, and what `transformers`
-// makes of them.
+// Weights that leave: `phalanx ckpt export`, and what `transformers` makes of them.
 #include "phalanx/checkpoint/export.h"
 
 #include <gtest/gtest.h>
@@ -17,75 +16,13 @@
 #include "phalanx/spec/huggingface.h"
 #include "phalanx/train/saved_config.h"
 #include "tests/checkpoint/call_command.h"
-#include "tests/checkpoint/weight_files.h"
-#include "tests/support/ranks.h"
+#include "tests/checkpoint/exported_model.h"
 
 namespace phalanx::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-ModelSpec small_model_spec(bool tied = true, int64_t heads = 2) {
-  ModelSpec spec{.hidden_size = 24, .num_hidden_layers = 2, .num_attention_heads = heads};
-  spec.num_key_value_heads = heads;
-  spec.intermediate_size = 96;
-  spec.vocab_size = 61;
-  spec.max_position_embeddings = 16;
-  spec.tie_word_embeddings = tied;
-  return spec;
-}
-
-std::unique_ptr<Model> model_of(const ModelSpec& spec, at::ScalarType dtype = at::kDouble) {
-  auto model = make_model(spec, dtype);
-  allocate_and_initialize(parameters_of(*model), 3);
-  for (const Parameter& parameter : parameters_of(*model))  // biases and norms too
-    parameter->tensor.detach().mul_(7).add_(0.01);
-  return model;
-}
-
-std::vector<StateEntry> entries_of(Model& model) {
-  std::vector<StateEntry> entries;
-  for (const Parameter& parameter : parameters_of(model))
-    for (auto& entry : whole_entries(parameter->spec, parameter->tensor.detach(), "parameter"))
-      entries.push_back(std::move(entry));
-  return entries;
-}
-
-at::Tensor logits_of(Model& model, const at::Tensor& tokens) {
-  const Context context{.training = false};
-  Tensors hidden = model.embed(tokens, context);
-  for (int i = 0; i < model.block_count(); ++i) hidden = model.block(i).forward(hidden, context);
-  return model.logits(hidden, context).detach();
-}
-
-// A checkpoint of one rank in folder/step-5.
-std::string saved(const std::string& folder, Model& model, const std::string& config_json = "") {
-  const auto alone = single_communicator("world");
-  Config config;
-  config.model.spec = model.spec();
-  RunState run{.step = 5, .config = to_toml(config)};
-  if (!config_json.empty()) run.values[huggingface_config_key] = config_json;
-  return save_checkpoint(*alone, folder, run, entries_of(model), 0);
-}
-
-// Every tensor of a folder: name, type, shape and bytes.
-std::map<std::string, std::string> tensors_of(const std::string& path) {
-  const Source source = open_source(path);
-  std::map<std::string, std::string> found;
-  for (const auto& entry : source.manifest.entries) {
-    const at::Tensor values = at::empty(entry.shape, scalar_type(entry.dtype));
-    read_box(source, entry, whole_box(entry.shape), values);
-    std::string& bytes = found[entry.name];
-    bytes = text(name(entry.dtype), " ", join(entry.shape), " ");
-    bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-  }
-  return found;
-}
-
-json config_of(const std::string& folder) {
-  return json::parse(read_file(folder + "/config.json", ExitCode::checkpoint));
-}
 
 TEST(Export, EveryFloatIsOfTheTypeAskedForAndTheConfigSaysSo) {
   const std::string folder = temporary_folder();
@@ -139,6 +76,24 @@ TEST(Export, EveryFloatIsOfTheTypeAskedForAndTheConfigSaysSo) {
          {"5 lots", "5GB"});
   expect(ckpt({"export", folder + "/nothing", folder + "/x"}), 6, {"nothing"});
   EXPECT_FALSE(fs::exists(folder + "/x"));
+}
+
+// What the library's export_dcp() writes is compared with PyTorch in dcp_test.cpp.
+TEST(Export, ADcpFolderHasEveryTensorAndComesBack) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const std::string path = saved(folder + "/checkpoints", *model);
+  const auto result = ckpt(
+      {"export", path, folder + "/out", "--format", "dcp", "--max-file-size", "10KB", "--json"});
+  expect(result, 0, {});
+  const json written = json::parse(result.output);
+  EXPECT_EQ(written["format"], "dcp");
+  EXPECT_EQ(written["tensors"], entries_of(*model).size());
+  EXPECT_GT(written["files"], 1);
+  EXPECT_EQ(open_source(folder + "/out").format, "dcp");
+  EXPECT_EQ(tensors_of(folder + "/out"), tensors_of(path));
+  expect(ckpt({"diff", path, folder + "/out"}), 0, {});
+  expect(ckpt({"export", path, folder + "/out", "--format", "dcp"}), 6, {"exists already"});
 }
 
 TEST(Export, SeveralFilesAndAnIndexThatComeBackTheSame) {
@@ -226,49 +181,6 @@ TEST(Export, HoldsLessOfATensorThan64MiB) {
   expect(ckpt({"verify", path}), 0, {"is whole"});
 }
 
-TEST(Import, MakesACheckpointOfAFolderAndSaysWhatDoesNotFit) {
-  const std::string folder = temporary_folder();
-  auto model = model_of(small_model_spec(), at::kFloat);
-  const std::string path = saved(folder + "/checkpoints", *model);
-  expect(ckpt({"export", path, folder + "/out", "--dtype", "bfloat16"}), 0, {});
-  expect(ckpt({"import", folder + "/out", folder + "/in"}), 0, {"step-0", "28 tensors"});
-  const Source source = open_source(folder + "/in");
-  EXPECT_EQ(source.format, "phalanx");
-  EXPECT_EQ(source.manifest.run.step, 0);
-  EXPECT_EQ(saved_config(source).model.spec, model->spec());
-  EXPECT_EQ(tensors_of(folder + "/in"), tensors_of(folder + "/out"));
-  expect(ckpt({"verify", folder + "/in/step-0"}), 0, {"is whole"});
-  expect(ckpt({"import", folder + "/out", folder + "/in"}), 6, {"step-0 exists already"});
-  // Out again: every tensor's bytes, and the config.
-  expect(ckpt({"export", folder + "/in", folder + "/again"}), 0, {});
-  EXPECT_EQ(tensors_of(folder + "/again"), tensors_of(folder + "/out"));
-  EXPECT_EQ(config_of(folder + "/again"), config_of(folder + "/out"));
-  // Another checkpoint keeps its step and its state.
-  expect(ckpt({"import", folder + "/checkpoints", folder + "/copy"}), 0, {"step-5"});
-
-  // With the config of a run.
-  Config config;
-  config.model.spec = model->spec();
-  config.data.kind = DataKind::synthetic;
-  write_text(folder + "/run.toml", to_toml(config));
-  expect(ckpt({"import", folder + "/out", folder + "/with", "--config", folder + "/run.toml"}), 0,
-         {});
-  config.model.spec.num_attention_heads = config.model.spec.num_key_value_heads = 4;
-  write_text(folder + "/run.toml", to_toml(config));
-  expect(ckpt({"import", folder + "/out", folder + "/with2", "--config", folder + "/run.toml"}), 6,
-         {"describe different models"});
-  config.model.spec.num_hidden_layers = 3;
-  write_text(folder + "/run.toml", to_toml(config));
-  expect(ckpt({"import", folder + "/out", folder + "/with2", "--config", folder + "/run.toml"}), 6,
-         {"does not fit", "it lacks transformer.h.2.attn.c_attn.weight"});
-  EXPECT_FALSE(fs::exists(folder + "/with2"));
-  fs::remove(folder + "/out/config.json");
-  expect(ckpt({"import", folder + "/out", folder + "/bare"}), 0, {"step-0"});
-  expect(ckpt({"export", folder + "/bare", folder + "/bare2"}), 6,
-         {"does not say what model", "--config"});
-}
-
-// What transformers reads from our exports and what we read from its folders give equal logits.
 TEST(Export, TransformersComputesTheSameFromItAndWeFromItsFolders) {
   const std::string venv = PHALANX_SOURCE_DIR "/.venv";
   if (std::system(("ls -d " + venv + "/lib/*/site-packages/transformers >/dev/null 2>&1").c_str()))
@@ -353,46 +265,6 @@ TEST(Export, TransformersComputesTheSameFromItAndWeFromItsFolders) {
     EXPECT_EQ(config_of(folder + "/again/" + name), config_of(from));
   }
   EXPECT_EQ(made.size(), 8u);
-}
-
-TEST(Weights, ATiedHeadMayBeThereButNotWithValuesOfItsOwn) {
-  const std::string folder = temporary_folder();
-  auto model = model_of(small_model_spec(), at::kFloat);
-  const auto alone = single_communicator("world");
-  NamedTensors tensors;
-  for (const Parameter& parameter : parameters_of(*model))
-    tensors.emplace_back(parameter->spec.pieces[0].name, parameter->tensor.detach().clone());
-  const at::Tensor embedding = tensors[0].second;
-  ASSERT_EQ(tensors[0].first, "transformer.wte.weight");
-  const auto load = [&](const NamedTensors& held) {
-    fs::create_directories(folder + "/f");
-    write_safetensors(folder + "/f/model.safetensors", held);
-    auto fresh = make_model(model->spec(), at::kFloat);
-    allocate_and_initialize(parameters_of(*fresh), 0);
-    try {
-      load_weights(*alone, folder + "/f", fresh->spec(), entries_of(*fresh));
-      EXPECT_TRUE(at::equal(fresh->root_parameters()[0]->tensor.detach(), embedding));
-      return std::string();
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-  };
-  EXPECT_EQ(load(tensors), "");
-  tensors.emplace_back("lm_head.weight", embedding.clone());
-  EXPECT_EQ(load(tensors), "");
-  tensors.back().second[60][23] += 1;
-  EXPECT_NE(load(tensors).find("lm_head.weight of its own"), std::string::npos);
-  tensors.back() = {"score.weight", at::ones({2})};
-  EXPECT_NE(load(tensors).find("score.weight"), std::string::npos);
-  tensors.pop_back();
-  write_index(folder + "/f", {{"transformer.wte.weight", "model.safetensors"}});
-  EXPECT_NE(load(tensors).find("index.json does not list transformer.wpe.weight, "),
-            std::string::npos);
-  fs::remove(folder + "/f/model.safetensors.index.json");
-  tensors.pop_back();
-  const std::string lost = load(tensors);
-  EXPECT_NE(lost.find("lacks parameter of transformer.h.1.mlp.c_proj.bias"), std::string::npos)
-      << lost;
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -7,8 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "phalanx/base/files.h"
+#include "phalanx/base/text.h"
 #include "phalanx/comm/world.h"
 #include "phalanx/config/config.h"
+#include "phalanx/train/run.h"
+#include "phalanx/train/trainer.h"
+#include "tests/support/ranks.h"
 
 namespace phalanx::testing {
 
@@ -54,6 +63,39 @@ inline std::vector<double> metric(const std::string& run_dir, const std::string&
   for (const auto& line : read_lines(run_dir + "/metrics.jsonl"))
     values.push_back(line.at(field).get<double>());
   return values;
+}
+
+inline constexpr Strategy strategies[] = {Strategy::none, Strategy::optim, Strategy::optim_grads,
+                                          Strategy::optim_grads_params};
+
+/// Runs the config in `run_dir` on `ranks` ranks to `steps` steps and gives its losses.
+inline std::vector<double> losses_of(Config config, int ranks, const std::string& run_dir) {
+  config.train.run_dir = run_dir;
+  run_ranks(ranks, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    EXPECT_EQ(run_training(trainer, {}), Ending::finished);
+    EXPECT_EQ(trainer.step(), config.train.steps);
+  });
+  return metric(run_dir, "loss");
+}
+
+/// All bytes of a checkpoint's tensors.
+inline std::string tensors_of(const std::string& checkpoint) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  EXPECT_FALSE(files.empty()) << checkpoint;
+  std::string bytes;
+  for (const auto& file : files) bytes += read_file(file.string(), ExitCode::checkpoint);
+  return bytes;
+}
+
+inline void expect_near(const std::vector<double>& found, const std::vector<double>& expected,
+                        double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i], expected[i], tolerance * std::abs(expected[i])) << "step " << i + 1;
 }
 
 }  // namespace phalanx::testing

@@ -1,0 +1,101 @@
+// Weights that come back: `phalanx ckpt import`, and models that take them.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "phalanx/checkpoint/export.h"
+#include "phalanx/checkpoint/weights.h"
+#include "phalanx/train/saved_config.h"
+#include "tests/checkpoint/call_command.h"
+#include "tests/checkpoint/exported_model.h"
+
+namespace phalanx::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Import, MakesACheckpointOfAFolderAndSaysWhatDoesNotFit) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const std::string path = saved(folder + "/checkpoints", *model);
+  expect(ckpt({"export", path, folder + "/out", "--dtype", "bfloat16"}), 0, {});
+  expect(ckpt({"import", folder + "/out", folder + "/in"}), 0, {"step-0", "28 tensors"});
+  const Source source = open_source(folder + "/in");
+  EXPECT_EQ(source.format, "phalanx");
+  EXPECT_EQ(source.manifest.run.step, 0);
+  EXPECT_EQ(saved_config(source).model.spec, model->spec());
+  EXPECT_EQ(tensors_of(folder + "/in"), tensors_of(folder + "/out"));
+  expect(ckpt({"verify", folder + "/in/step-0"}), 0, {"is whole"});
+  expect(ckpt({"import", folder + "/out", folder + "/in"}), 6, {"step-0 exists already"});
+  // Out again: every tensor's bytes, and the config.
+  expect(ckpt({"export", folder + "/in", folder + "/again"}), 0, {});
+  EXPECT_EQ(tensors_of(folder + "/again"), tensors_of(folder + "/out"));
+  EXPECT_EQ(config_of(folder + "/again"), config_of(folder + "/out"));
+  // Another checkpoint keeps its step and its state.
+  expect(ckpt({"import", folder + "/checkpoints", folder + "/copy"}), 0, {"step-5"});
+
+  // With the config of a run.
+  Config config;
+  config.model.spec = model->spec();
+  config.data.kind = DataKind::synthetic;
+  write_text(folder + "/run.toml", to_toml(config));
+  expect(ckpt({"import", folder + "/out", folder + "/with", "--config", folder + "/run.toml"}), 0,
+         {});
+  config.model.spec.num_attention_heads = config.model.spec.num_key_value_heads = 4;
+  write_text(folder + "/run.toml", to_toml(config));
+  expect(ckpt({"import", folder + "/out", folder + "/with2", "--config", folder + "/run.toml"}), 6,
+         {"describe different models"});
+  config.model.spec.num_hidden_layers = 3;
+  write_text(folder + "/run.toml", to_toml(config));
+  expect(ckpt({"import", folder + "/out", folder + "/with2", "--config", folder + "/run.toml"}), 6,
+         {"does not fit", "it lacks transformer.h.2.attn.c_attn.weight"});
+  EXPECT_FALSE(fs::exists(folder + "/with2"));
+  fs::remove(folder + "/out/config.json");
+  expect(ckpt({"import", folder + "/out", folder + "/bare"}), 0, {"step-0"});
+  expect(ckpt({"export", folder + "/bare", folder + "/bare2"}), 6,
+         {"does not say what model", "--config"});
+}
+
+// What transformers reads from our exports and what we read from its folders give equal logits.
+TEST(Weights, ATiedHeadMayBeThereButNotWithValuesOfItsOwn) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const auto alone = single_communicator("world");
+  NamedTensors tensors;
+  for (const Parameter& parameter : parameters_of(*model))
+    tensors.emplace_back(parameter->spec.pieces[0].name, parameter->tensor.detach().clone());
+  const at::Tensor embedding = tensors[0].second;
+  ASSERT_EQ(tensors[0].first, "transformer.wte.weight");
+  const auto load = [&](const NamedTensors& held) {
+    fs::create_directories(folder + "/f");
+    write_safetensors(folder + "/f/model.safetensors", held);
+    auto fresh = make_model(model->spec(), at::kFloat);
+    allocate_and_initialize(parameters_of(*fresh), 0);
+    try {
+      load_weights(*alone, folder + "/f", fresh->spec(), entries_of(*fresh));
+      EXPECT_TRUE(at::equal(fresh->root_parameters()[0]->tensor.detach(), embedding));
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(load(tensors), "");
+  tensors.emplace_back("lm_head.weight", embedding.clone());
+  EXPECT_EQ(load(tensors), "");
+  tensors.back().second[60][23] += 1;
+  EXPECT_NE(load(tensors).find("lm_head.weight of its own"), std::string::npos);
+  tensors.back() = {"score.weight", at::ones({2})};
+  EXPECT_NE(load(tensors).find("score.weight"), std::string::npos);
+  tensors.pop_back();
+  write_index(folder + "/f", {{"transformer.wte.weight", "model.safetensors"}});
+  EXPECT_NE(load(tensors).find("index.json does not list transformer.wpe.weight, "),
+            std::string::npos);
+  fs::remove(folder + "/f/model.safetensors.index.json");
+  tensors.pop_back();
+  const std::string lost = load(tensors);
+  EXPECT_NE(lost.find("lacks parameter of transformer.h.1.mlp.c_proj.bias"), std::string::npos)
+      << lost;
+}
+
+}  // namespace
+}  // namespace phalanx::testing
