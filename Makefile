@@ -30,7 +30,7 @@ sanitize:  ## the tests under ASan and UBSan
 	@tools/build.sh build-sanitize -DCMAKE_BUILD_TYPE=Debug -DPHALANX_SANITIZE=address,undefined -DPHALANX_BENCHMARKS=OFF
 	@tools/sanitize.sh build-sanitize
 
-soak: sanitize  ## the long tests: sanitizers, the g++ build, fault loops
+soak: build sanitize  ## the long tests: sanitizers, the g++ build, fault loops
 	@tools/soak.sh
 
 bench: build  ## the benchmarks, beside their peers
