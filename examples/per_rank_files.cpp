@@ -42,9 +42,7 @@ int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : "statistics";
   auto world = phalanx::World::join(phalanx::world_from_environment());
   const auto [rank, size] = std::pair(world->info().rank, world->info().size);
-  std::vector<int> ranks(size);
-  for (int i = 0; i < size; ++i) ranks[i] = i;
-  const auto group = world->group("everyone", ranks);
+  const auto group = phalanx::group_of_all_ranks(*world);
 
   phalanx::make_folder(folder, ExitCode::checkpoint);
   const auto path = [&](int r) { return folder + "/rank-" + std::to_string(r) + ".safetensors"; };

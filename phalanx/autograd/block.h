@@ -45,7 +45,4 @@ Tensors recompute(const Tensors& inputs, std::function<Tensors(const Tensors&)> 
 /// have arrived. Inputs that need no gradient pass through untouched.
 Tensors boundary(const Tensors& inputs, std::function<void()> on_backward);
 
-/// Runs `callback` when the backward that is running on this thread has finished its whole graph.
-void when_backward_ends(std::function<void()> callback);
-
 }  // namespace phalanx

@@ -104,8 +104,4 @@ void run_backward(const Tensors& outputs, const Tensors& gradients) {
   ag::backward(outputs, gradients);
 }
 
-void when_backward_ends(std::function<void()> callback) {
-  ag::Engine::get_default_engine().queue_callback(std::move(callback));
-}
-
 }  // namespace phalanx

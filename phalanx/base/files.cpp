@@ -1,6 +1,7 @@
 #include "phalanx/base/files.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 namespace phalanx {
 namespace {
@@ -46,6 +48,16 @@ std::string free_space(const std::string& path) {
 }
 
 }  // namespace
+
+PathKind kind_of_path(const std::string& path, ExitCode code) {
+  using Type = std::filesystem::file_type;
+  std::error_code error;
+  const Type type = std::filesystem::status(path, error).type();
+  if (type == Type::not_found) return PathKind::nothing;
+  require(!error, code, "cannot look at ", path, ": ", error.message());
+  if (type == Type::regular) return PathKind::file;
+  return type == Type::directory ? PathKind::folder : PathKind::other;
+}
 
 void set_disk_hook(DiskHook hook) { disk_hook = std::move(hook); }
 
@@ -184,19 +196,37 @@ void replace_file(const std::string& path, std::string_view contents, ExitCode c
   sync_folder(folder_of(path), code);
 }
 
-void make_folder(const std::string& path, ExitCode code) {
+void make_folder(const std::string& path, ExitCode code, bool lasting) {
   before("mkdir", path);
-  std::error_code error;
+  std::error_code error, ignored;
+  std::vector<std::string> missing;  // the innermost first
+  for (std::string at = path; lasting && !std::filesystem::exists(at, ignored);
+       at = folder_of(at)) {
+    missing.push_back(at);
+    if (at == folder_of(at)) break;
+  }
   std::filesystem::create_directories(path, error);
   // Some network file systems say "exists" about a folder that they did not show a moment ago.
-  if (error && !std::filesystem::is_directory(path))
+  if (error && !std::filesystem::is_directory(path, ignored))
     fail(code, "cannot make the folder ", path, ": ", error.message());
+  for (; !missing.empty(); missing.pop_back()) try {
+      sync_folder(folder_of(missing.back()), code);
+    } catch (const SystemError& failure) {
+      if (failure.number() != EACCES) throw;  // one that may be written and not read
+    }
 }
 
 void rename_path(const std::string& from, const std::string& to, ExitCode code) {
   before("rename", to);
   if (rename(from.c_str(), to.c_str()) != 0)
     throw SystemError(code, errno, text("cannot rename ", from, " to ", to, ": ", reason(errno)));
+}
+
+void exchange_paths(const std::string& first, const std::string& second, ExitCode code) {
+  before("exchange", second);
+  if (renameat2(AT_FDCWD, first.c_str(), AT_FDCWD, second.c_str(), RENAME_EXCHANGE) != 0)
+    throw SystemError(code, errno,
+                      text("cannot exchange ", first, " and ", second, ": ", reason(errno)));
 }
 
 void sync_folder(const std::string& path, ExitCode code) {

@@ -25,10 +25,15 @@ class SystemError : public Error {
   int number_;
 };
 
-/// Runs before each operation that changes the disk ("create", "write", "sync", "rename", "remove",
-/// "mkdir"); may throw or end the process. For tests of faults.
+/// Runs before each operation that changes the disk ("create", "write", "sync", "rename",
+/// "exchange", "remove", "mkdir"); may throw or end the process. For tests of faults.
 using DiskHook = std::function<void(std::string_view operation, const std::string& path)>;
 void set_disk_hook(DiskHook hook);
+
+/// What lies at a path, links followed.
+enum class PathKind : uint8_t { nothing, file, folder, other };
+/// Error(code) if the system does not tell: no permission in a folder on the way, a name too long.
+PathKind kind_of_path(const std::string& path, ExitCode code);
 
 /// A file, or an object of a store, that is read at offsets.
 class Reader {
@@ -114,8 +119,11 @@ void drop_cached_pages(const std::string& path);
 std::string read_file(const std::string& path, ExitCode code);
 /// Writes `path` + ".tmp", flushes it, renames it over `path` and flushes the folder.
 void replace_file(const std::string& path, std::string_view contents, ExitCode code);
-void make_folder(const std::string& path, ExitCode code);  ///< and its parents; may exist already
+/// Makes it and its parents; may exist already. `lasting`: flushes the folders that hold them.
+void make_folder(const std::string& path, ExitCode code, bool lasting = true);
 void rename_path(const std::string& from, const std::string& to, ExitCode code);
+/// Both exist. SystemError where the file system cannot do it (NFS).
+void exchange_paths(const std::string& first, const std::string& second, ExitCode code);
 void sync_folder(const std::string& path, ExitCode code);
 void remove_tree(const std::string& path, ExitCode code);
 

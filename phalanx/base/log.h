@@ -6,11 +6,9 @@ namespace phalanx {
 
 enum class LogLevel { debug, info, warning, error };
 
-/// Lines below this level are dropped. Default: info, or PHALANX_LOG=debug|info|warning|error.
+/// Lines below this level are dropped. Default: info, or PHALANX_LOG=debug|info|warning|error;
+/// errors are always shown.
 void set_log_level(LogLevel level);
-
-/// Written before every line, for example "[rank 1] ". Empty by default.
-void set_log_prefix(const std::string& prefix);
 
 /// One line to stderr. Results go to stdout and never through here.
 void log(LogLevel level, const std::string& line);

@@ -26,13 +26,50 @@ constexpr Names launchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
+    // MPICH's and Intel's, before srun, with which they may start their own helpers.
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID"},
 };
 
-// srun says "2" or "2(x3),1": tasks of this node are only known when all nodes have equally many.
+// Tasks of each node, written as "2(x3),1": three nodes of two, one of one. 0 if `node` is not
+// among them, or it is written otherwise.
+int tasks_of_node(std::string_view list, int node) {
+  const char *at = list.data(), *const end = at + list.size();
+  const auto number = [&](int& value) {
+    const auto [stop, error] = std::from_chars(at, end, value);
+    at = stop;
+    return error == std::errc() && value > 0;
+  };
+  const auto skip = [&](std::string_view word) {
+    if (!std::string_view(at, size_t(end - at)).starts_with(word)) return false;
+    at += word.size();
+    return true;
+  };
+  do {
+    int tasks = 0, nodes = 1;
+    if (!number(tasks)) return 0;
+    if (skip("(x") && !(number(nodes) && skip(")"))) return 0;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  } while (skip(","));
+  return 0;
+}
+
 int slurm_local_size(const WorldInfo& info) {
-  const int nodes = number_of("SLURM_NNODES").value_or(1);
-  return std::max(1, info.size / std::max(1, nodes));
+  const char* list = std::getenv("SLURM_STEP_TASKS_PER_NODE");
+  const auto node = number_of("SLURM_NODEID");
+  if (list && node) {
+    const int tasks = tasks_of_node(list, *node);
+    require(tasks > 0, ExitCode::environment, "srun's SLURM_STEP_TASKS_PER_NODE is '", list,
+            "', which says nothing of node ", *node, " (SLURM_NODEID); it is like '2(x3),1'");
+    return tasks;
+  }
+  const int nodes = std::max(1, number_of("SLURM_NNODES").value_or(1));
+  require(info.size % nodes == 0, ExitCode::environment, "srun started ", info.size, " tasks on ",
+          nodes,
+          " nodes without SLURM_STEP_TASKS_PER_NODE and SLURM_NODEID, which say how many "
+          "are on this one; set them, or start equally many on each (--ntasks-per-node)");
+  return info.size / nodes;
 }
 
 // All ranks of a job must come to the same port, and two jobs to two ports.
@@ -67,6 +104,9 @@ WorldInfo world_from_environment() {
   for (const Names& names : launchers) {
     const auto rank = number_of(names.rank), size = number_of(names.size);
     if (!rank && !size) continue;
+    // Other programs set PMI_RANK, too: srun, with ranks of its own, and launchers that say nothing
+    // of hosts.
+    if (std::string_view(names.rank) == "PMI_RANK" && !std::getenv(names.local_rank)) continue;
     // A batch script under Slurm has SLURM_NTASKS, but only srun's tasks have a rank.
     if (!rank && std::string_view(names.launcher) == "srun") continue;
     require(rank && size, ExitCode::environment, "the environment has ",
@@ -93,6 +133,11 @@ WorldInfo world_from_environment() {
             "MASTER_PORT is ", info.master_port, "; it must be between 1 and 65535");
     return info;
   }
+  require(number_of("PMI_SIZE").value_or(1) <= 1, ExitCode::environment,
+          "the environment has PMI_SIZE=", std::getenv("PMI_SIZE"),
+          " of a launcher that does not set MPI_LOCALRANKID; set RANK, WORLD_SIZE, LOCAL_RANK, "
+          "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each process, or unset PMI_SIZE for "
+          "separate runs");
   return {};
 }
 

@@ -101,7 +101,8 @@ class GlooCommunicator : public Communicator {
                        .dtype = int8_t(in.scalar_type()),
                        .elements = in.numel()},
                       call, out.nbytes());
-    if (in.nbytes() > 0) made->work = group_->all_gather(bytes_of(out), bytes_of(in));
+    if (in.nbytes() > 0)
+      made->work = group_->all_gather(bytes_of(out), bytes_of(in), call.deadline);
     made->received = int64_t(in.nbytes()) * (size() - 1);
     return Handle(made);
   }
@@ -142,7 +143,7 @@ class GlooCommunicator : public Communicator {
       return Handle(made);
     }
     auto come = new_bytes(bytes * size());
-    made->work = group_->all_gather(come, bytes_of(inout));
+    made->work = group_->all_gather(come, bytes_of(inout), call.deadline);
     made->finish = [=, size = size()] {
       auto inputs = parts_of(come, size, bytes);
       reduce(inout.mutable_data_ptr(), inputs.data(), size, inout.numel(), inout.scalar_type(), op,
@@ -159,7 +160,7 @@ class GlooCommunicator : public Communicator {
                        .root = root,
                        .elements = inout.numel()},
                       call, inout.nbytes());
-    if (inout.nbytes() > 0) made->work = group_->broadcast(bytes_of(inout), root);
+    if (inout.nbytes() > 0) made->work = group_->broadcast(bytes_of(inout), root, call.deadline);
     made->received = rank() == root ? 0 : int64_t(inout.nbytes());
     return Handle(made);
   }
@@ -198,7 +199,7 @@ class GlooCommunicator : public Communicator {
 
   void barrier(const Call& call) override {
     auto made = begin({.collective = Collective::barrier}, call, 0);
-    made->work = group_->all_gather(new_bytes(size()), new_bytes(1));
+    made->work = group_->all_gather(new_bytes(size()), new_bytes(1), call.deadline);
     made->wait();
   }
 

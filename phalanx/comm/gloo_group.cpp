@@ -68,7 +68,7 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
       tensor.mutable_data_ptr(), {int64_t(tensor.nbytes())}, [tensor](void*) {}, at::kByte);
 }
 
-Group::Group(std::string name, std::vector<int> world_ranks, int rank,
+Group::Group(std::string name, const std::string& key, std::vector<int> world_ranks, int rank,
              c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<LocalPeers> peers,
              bool one_host, const WorldInfo& info, const WorldOptions& options, Ledger& ledger_,
              CallHistory& history_)
@@ -81,9 +81,7 @@ Group::Group(std::string name, std::vector<int> world_ranks, int rank,
       peers_(std::move(peers)),
       info_(info),
       options_(options) {
-  // Groups of one name may have other members elsewhere.
-  store_ = c10::make_intrusive<c10d::PrefixStore>(
-      text("group/", name_, "/", join(world_ranks_, ".")), std::move(store));
+  store_ = c10::make_intrusive<c10d::PrefixStore>("group/" + key, std::move(store));
   connect(one_host);
 }
 
@@ -130,7 +128,7 @@ uint64_t Group::begin(Signature signature, const Call& call, int64_t bytes) {
     auto out = at::from_blob(all.data(), {int64_t(sizeof(own)) * size_}, at::kByte);
     const std::string own_text = describe(number, signature, own.unit, own.purpose);
     try {
-      first_->_allgather_base(out, in)->wait();
+      all_gather(out, in, call.deadline)->wait();
     } catch (const std::exception& error) {
       fail_group("comparing the fingerprint of " + own_text, first_line(error.what()));
     }
@@ -154,8 +152,10 @@ uint64_t Group::begin_message(const char* operation, const Call& call, int64_t b
   return history.begin(name_, 0, operation, call.unit, call.purpose, bytes);
 }
 
-WorkPointer Group::all_gather(at::Tensor out, at::Tensor in) {
-  return first_->_allgather_base(out, in);
+WorkPointer Group::all_gather(at::Tensor out, at::Tensor in, std::chrono::milliseconds deadline) {
+  c10d::AllgatherOptions settings;
+  settings.timeout = deadline.count() ? deadline : options_.deadline;
+  return first_->_allgather_base(out, in, settings);
 }
 
 WorkPointer Group::all_to_all(at::Tensor out, std::vector<int64_t> out_bytes, at::Tensor in,
@@ -163,10 +163,11 @@ WorkPointer Group::all_to_all(at::Tensor out, std::vector<int64_t> out_bytes, at
   return (second ? second_ : first_)->alltoall_base(out, in, out_bytes, in_bytes);
 }
 
-WorkPointer Group::broadcast(at::Tensor inout, int root) {
+WorkPointer Group::broadcast(at::Tensor inout, int root, std::chrono::milliseconds deadline) {
   std::vector<at::Tensor> tensors{std::move(inout)};
   c10d::BroadcastOptions settings;
   settings.rootRank = root;
+  settings.timeout = deadline.count() ? deadline : options_.deadline;
   return first_->broadcast(tensors, settings);
 }
 

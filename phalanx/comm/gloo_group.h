@@ -28,7 +28,8 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 /// What the calls of one Gloo group share: the connections, the fingerprints, the errors.
 class Group {
  public:
-  Group(std::string name, std::vector<int> world_ranks, int rank,
+  /// `key`: of the store, and of no other group of this world.
+  Group(std::string name, const std::string& key, std::vector<int> world_ranks, int rank,
         c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<LocalPeers> peers, bool one_host,
         const WorldInfo& info, const WorldOptions& options, Ledger& ledger, CallHistory& history);
   ~Group();
@@ -41,11 +42,11 @@ class Group {
   uint64_t begin(Signature signature, const Call& call, int64_t bytes);
   uint64_t begin_message(const char* operation, const Call& call, int64_t bytes);
 
-  // Data movement; tensors are of bytes, and kept until the work is done.
-  WorkPointer all_gather(at::Tensor out, at::Tensor in);
+  // Data movement; tensors are of bytes, and kept until the work is done. `deadline`: as in Call.
+  WorkPointer all_gather(at::Tensor out, at::Tensor in, std::chrono::milliseconds deadline);
   WorkPointer all_to_all(at::Tensor out, std::vector<int64_t> out_bytes, at::Tensor in,
                          std::vector<int64_t> in_bytes, bool second = false);
-  WorkPointer broadcast(at::Tensor inout, int root);
+  WorkPointer broadcast(at::Tensor inout, int root, std::chrono::milliseconds deadline);
   WorkPointer send(at::Tensor tensor, int peer, int tag);
   WorkPointer receive(at::Tensor tensor, int peer, int tag);
 

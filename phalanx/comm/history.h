@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -42,5 +43,11 @@ class CallHistory {
   std::array<CallRecord, size> records_;
   std::atomic<uint64_t> count_{0};
 };
+
+/// The history of a world, which outlives it for last_calls().
+std::shared_ptr<CallHistory> new_history();
+
+/// What describe() says of the world that this process joined last; it may have ended.
+std::string last_calls(int most);
 
 }  // namespace phalanx

@@ -148,7 +148,8 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
   }
   while (above > 0) {
     require(readable(listener_.get(), deadline), ExitCode::peer_lost, "rank ", rank_,
-            " was not reached by ", above, " ranks of its host before the join deadline");
+            " was not reached by ", above,
+            " ranks of its host before the join deadline (train.join_deadline_s)");
     Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Header header{};
     Descriptor none;

@@ -20,10 +20,6 @@ SegmentMemory segment_memory() { return {rows[0].now, rows[1].now, rows[2].now};
 
 SegmentMemory peak_segment_memory() { return {rows[0].peak, rows[1].peak, rows[2].peak}; }
 
-void reset_peak_segment_memory() {
-  for (Row& row : rows) row.peak = row.now.load();
-}
-
 void charge_segment(SegmentUse use, int64_t bytes) {
   if (use != SegmentUse::control) charge_memory(bytes);
   Row& row = rows[static_cast<size_t>(use)];

@@ -11,12 +11,10 @@ struct SegmentMemory {
   int64_t buffers = 0;  ///< Communicator::allocate
   int64_t windows = 0;  ///< this rank's part of Communicator::allocate_window
   int64_t control = 0;  ///< call slots and staging, per group
-  int64_t total() const { return buffers + windows + control; }
 };
 
 SegmentMemory segment_memory();       ///< now
-SegmentMemory peak_segment_memory();  ///< largest of each row since the last reset
-void reset_peak_segment_memory();
+SegmentMemory peak_segment_memory();  ///< largest of each row so far
 
 enum class SegmentUse : uint8_t { buffer, window, control };
 

@@ -23,29 +23,4 @@ int Mesh::coordinate(Dim dim) const {
   return phalanx::coordinate(degrees_, world_->info().rank, dim);
 }
 
-int Mesh::degree(Dim dim) const {
-  const auto edp = [&] {
-    return degrees_.dp_shard * degrees_.cp * degrees_.tp / degrees_.ep / degrees_.etp;
-  };
-  switch (dim) {
-    case Dim::pp:
-      return degrees_.pp;
-    case Dim::dp_replicate:
-      return degrees_.dp_replicate;
-    case Dim::dp_shard:
-      return degrees_.dp_shard;
-    case Dim::cp:
-      return degrees_.cp;
-    case Dim::tp:
-      return degrees_.tp;
-    case Dim::edp:
-      return edp();
-    case Dim::ep:
-      return degrees_.ep;
-    case Dim::etp:
-      return degrees_.etp;
-  }
-  return 1;
-}
-
 }  // namespace phalanx

@@ -15,7 +15,6 @@ class Mesh {
   Mesh(std::shared_ptr<World> world, const Degrees& degrees);
   Communicator& group(Dims dims);  ///< folded; of one rank where all degrees are 1
   int coordinate(Dim dim) const;
-  int degree(Dim dim) const;
   const Degrees& degrees() const { return degrees_; }
   World& world() { return *world_; }
 

@@ -22,13 +22,6 @@ Mapping::~Mapping() {
   if (data_) munmap(data_, bytes_);
 }
 
-void Mapping::discard(int64_t offset, int64_t bytes) {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t begin = (offset + page - 1) / page * page;
-  const int64_t end = (offset + bytes) / page * page;
-  if (begin < end) madvise(data_ + begin, end - begin, MADV_REMOVE);
-}
-
 Descriptor make_segment(const std::string& name, int64_t bytes) {
   Descriptor descriptor(memfd_create(name.c_str(), MFD_CLOEXEC));
   require(descriptor.open(), ExitCode::environment, "cannot create a shared segment for ", name,

@@ -24,8 +24,6 @@ class Mapping {
   ~Mapping();
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// Gives the pages of a range back to the system, in every process that maps them.
-  void discard(int64_t offset, int64_t bytes);
 
  private:
   char* data_ = nullptr;

@@ -71,12 +71,14 @@ class SharedCommunicator : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> shared_communicator(std::string name, std::vector<int> world_ranks,
-                                                  int rank, std::shared_ptr<shared::Host> host,
+std::unique_ptr<Communicator> shared_communicator(std::string name, std::string key,
+                                                  std::vector<int> world_ranks, int rank,
+                                                  std::shared_ptr<shared::Host> host,
                                                   std::chrono::milliseconds deadline,
                                                   Ledger& ledger, CallHistory& history) {
-  return std::make_unique<SharedCommunicator>(std::make_shared<shared::Group>(
-      std::move(name), std::move(world_ranks), rank, std::move(host), deadline, ledger, history));
+  return std::make_unique<SharedCommunicator>(
+      std::make_shared<shared::Group>(std::move(name), std::move(key), std::move(world_ranks), rank,
+                                      std::move(host), deadline, ledger, history));
 }
 
 }  // namespace phalanx

@@ -34,13 +34,15 @@ void SharedCall::finish(int64_t received_bytes) {
   group_->history.end(record_, CallRecord::State::complete);
 }
 
-Group::Group(std::string name, std::vector<int> world_ranks, int rank, std::shared_ptr<Host> host,
-             std::chrono::milliseconds deadline, Ledger& ledger_, CallHistory& history_)
+Group::Group(std::string name, std::string key, std::vector<int> world_ranks, int rank,
+             std::shared_ptr<Host> host, std::chrono::milliseconds deadline, Ledger& ledger_,
+             CallHistory& history_)
     : sent(world_ranks.size()),
       taken(world_ranks.size()),
       ledger(ledger_, name),
       history(history_),
       name_(std::move(name)),
+      key_(std::move(key)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       size_(int(world_ranks_.size())),
@@ -49,7 +51,7 @@ Group::Group(std::string name, std::vector<int> world_ranks, int rank, std::shar
   require(size_ <= max_ranks, ExitCode::usage, "group ", name_, " has ", size_,
           " ranks on one host; shared memory serves at most ", max_ranks);
   const int64_t bytes = control_bytes(size_);
-  const uint64_t tag = hash_name("control " + name_);
+  const uint64_t tag = hash_name("control " + key_);
   const auto end = Clock::now() + deadline_;
   Descriptor own = make_segment("phalanx " + name_, bytes);
   for (int other = 0; other < size_; ++other)

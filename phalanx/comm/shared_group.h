@@ -75,8 +75,9 @@ class SharedCall : public Pending, public std::enable_shared_from_this<SharedCal
 /// What the ranks of one group share: control blocks, segments, and this rank's pending calls.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  Group(std::string name, std::vector<int> world_ranks, int rank, std::shared_ptr<Host> host,
-        std::chrono::milliseconds deadline, Ledger& ledger, CallHistory& history);
+  Group(std::string name, std::string key, std::vector<int> world_ranks, int rank,
+        std::shared_ptr<Host> host, std::chrono::milliseconds deadline, Ledger& ledger,
+        CallHistory& history);
   ~Group();
   void close();  ///< finishes what peers need of this rank, then tells them
 
@@ -165,7 +166,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void check_aborted();
   [[noreturn]] void throw_mismatch(int other, uint64_t number);
 
-  std::string name_;
+  std::string name_, key_;  // for people; for peers, who may share several groups of one name
   std::vector<int> world_ranks_;
   int rank_, size_;
   std::shared_ptr<Host> host_;

@@ -15,7 +15,7 @@ at::Tensor Group::allocate(int64_t bytes, bool window) {
   require(id < uint32_t(max_segments), ExitCode::usage, "group ", name_, " has allocated ", id,
           " buffers; allocate once and reuse them");
   const int64_t mapped = round_up(std::max<int64_t>(1, window ? bytes * size_ : bytes));
-  const uint64_t tag = std::hash<std::string>()(name_) * 31 + 2 * id + (window ? 1 : 0);
+  const uint64_t tag = std::hash<std::string>()(key_) * 31 + 2 * id + (window ? 1 : 0);
   const auto end = std::chrono::steady_clock::now() + deadline_;
   const std::string what =
       window ? text("allocating a window of ", bytes, " bytes a rank in group ", name_)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "phalanx/base/cores.h"
 #include "phalanx/base/error.h"
 #include "phalanx/base/pause.h"
 #include "phalanx/comm/shared_group.h"
@@ -24,16 +25,11 @@ constexpr std::chrono::milliseconds slice(50);
 constexpr int spins = 60;  // pauses: about 2 us
 constexpr int yields = 10;
 
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 }  // namespace
 
 Host::Host(int rank, std::shared_ptr<LocalPeers> peers, const std::vector<int>& local_ranks,
            Clock::time_point deadline)
-    : rank_(rank), spins_(int(local_ranks.size()) <= usable_cores()), peers_(std::move(peers)) {
+    : rank_(rank), spins_(int(local_ranks.size()) <= available_cores()), peers_(std::move(peers)) {
   const int64_t bytes = round_up(sizeof(Bell));
   const uint64_t tag = hash_name("bell");
   Descriptor own = make_segment("phalanx bell", bytes);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,53 +16,12 @@
 #include <thread>
 
 #include "phalanx/base/error.h"
-#include "phalanx/comm/segment.h"
+#include "phalanx/base/listener.h"
 
 namespace phalanx {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Binding here and not in the store gives an exact error. One socket for both address families.
-Descriptor listen_on(int port) {
-  const auto refuse = [&](const char* what) {
-    const std::string why = errno == EADDRINUSE
-                                ? "is in use; set MASTER_PORT to a free one"
-                                : text("cannot be opened (", what, ": ", std::strerror(errno), ")");
-    fail(ExitCode::environment, "port ", port, ", on which rank 0 meets the other ranks, ", why);
-  };
-  for (const int family : {AF_INET6, AF_INET}) {
-    Descriptor made(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!made.open()) continue;
-    const int yes = 1, no = 0;
-    setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    sockaddr_in6 address6{};
-    sockaddr_in address4{};
-    sockaddr* address = reinterpret_cast<sockaddr*>(&address4);
-    socklen_t length = sizeof(address4);
-    if (family == AF_INET6) {
-      setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-      address6.sin6_family = AF_INET6;
-      address6.sin6_addr = in6addr_any;
-      address6.sin6_port = htons(uint16_t(port));
-      address = reinterpret_cast<sockaddr*>(&address6);
-      length = sizeof(address6);
-    } else {
-      address4.sin_family = AF_INET;
-      address4.sin_addr.s_addr = htonl(INADDR_ANY);
-      address4.sin_port = htons(uint16_t(port));
-    }
-    if (bind(made.get(), address, length) != 0) {
-      if (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) continue;
-      refuse("bind");
-    }
-    if (listen(made.get(), 1024) != 0) refuse("listen");
-    return made;
-  }
-  errno = EAFNOSUPPORT;
-  refuse("socket");
-  return {};
-}
 
 // The launcher bound the port before it started the ranks, so nobody can take it in between.
 Descriptor inherited_listener() {
@@ -140,14 +98,19 @@ c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
   Descriptor listener;
   if (options.isServer) {
     listener = inherited_listener();
-    if (!listener.open()) listener = listen_on(info.master_port);
+    // Binding here and not in the store gives an exact error.
+    if (!listener.open())
+      listener = listen_on(info.master_port, Reach::everywhere,
+                           "set MASTER_PORT to a free one, on which rank 0 meets the other ranks")
+                     .socket;
     options.masterListenFd = fcntl(listener.get(), F_DUPFD_CLOEXEC, 3);  // the store's own
   }
   c10::intrusive_ptr<c10d::Store> store;
   const auto unreachable = [&](const std::string& why) {
     fail(ExitCode::environment, "rank ", info.rank, " cannot reach rank 0's store at ",
          info.master_address, ":", info.master_port, " within ", deadline.count(), " ms", why,
-         "; is rank 0 running, and are MASTER_ADDR and MASTER_PORT the same for all ranks?");
+         " (train.join_deadline_s); is rank 0 running, and are MASTER_ADDR and MASTER_PORT the "
+         "same for all ranks?");
   };
   if (!options.isServer && !reachable(info, Clock::now() + deadline)) unreachable("");
   try {
@@ -193,7 +156,7 @@ std::vector<std::string> exchange(c10d::Store& store, const WorldInfo& info,
     if (!come[size_t(rank)]) missing.push_back(rank);
   fail(ExitCode::environment, "of ", info.size,
        " ranks, these did not join before the deadline: ", join(missing),
-       "; look at their output, or give them more time");
+       "; look at their output, or give them more time (train.join_deadline_s)");
 }
 
 }  // namespace phalanx

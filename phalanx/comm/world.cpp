@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
+#include <map>
+#include <numeric>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
@@ -42,7 +43,7 @@ class JoinedWorld : public World {
 
   const WorldInfo& info() const override { return info_; }
   Ledger& ledger() override { return ledger_; }
-  CallHistory& history() override { return history_; }
+  CallHistory& history() override { return *history_; }
   const WorldOptions& options() const override { return options_; }
 
   std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) override {
@@ -54,18 +55,19 @@ class JoinedWorld : public World {
             ExitCode::usage, "group ", name, " of ranks ", phalanx::join(members), " made by rank ",
             info_.rank, ": ranks must ascend, be of the world (", info_.size,
             " ranks), and this rank be among them");
-    require(names_.insert(name).second, ExitCode::usage, "group ", name,
-            " exists already; give every group a name of its own");
     if (members.size() == 1) return single_communicator(std::move(name));
     const int rank = int(self - members.begin());
+    // Groups of one name may have other members elsewhere, and one group may be made again.
+    std::string key = text(name, "/", phalanx::join(members, "."));
+    key += text("#", ++made_[key]);
     if (use_shared_memory(name, members))
-      return shared_communicator(std::move(name), members, rank, host_, options_.deadline, ledger_,
-                                 history_);
+      return shared_communicator(std::move(name), key, members, rank, host_, options_.deadline,
+                                 ledger_, *history_);
     const bool one_host =
         std::includes(local_ranks_.begin(), local_ranks_.end(), members.begin(), members.end());
     return gloo_communicator(
-        std::make_shared<gloo_transport::Group>(std::move(name), members, rank, store_, peers_,
-                                                one_host, info_, options_, ledger_, history_));
+        std::make_shared<gloo_transport::Group>(std::move(name), key, members, rank, store_, peers_,
+                                                one_host, info_, options_, ledger_, *history_));
   }
 
  private:
@@ -127,18 +129,24 @@ class JoinedWorld : public World {
   WorldInfo info_;
   WorldOptions options_;
   Ledger ledger_;
-  CallHistory history_;
+  const std::shared_ptr<CallHistory> history_ = new_history();
   c10::intrusive_ptr<c10d::Store> store_;
   std::vector<int> local_ranks_;
   std::shared_ptr<LocalPeers> peers_;
   std::shared_ptr<shared::Host> host_;
-  std::set<std::string> names_;
+  std::map<std::string, int> made_;  // groups of one name and the same ranks so far
 };
 
 }  // namespace
 
 std::shared_ptr<World> World::join(const WorldInfo& info, const WorldOptions& options) {
   return std::make_shared<JoinedWorld>(info, options);
+}
+
+std::unique_ptr<Communicator> group_of_all_ranks(World& world, std::string name) {
+  std::vector<int> ranks(size_t(world.info().size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.group(std::move(name), ranks);
 }
 
 }  // namespace phalanx

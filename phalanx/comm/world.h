@@ -10,7 +10,8 @@
 namespace phalanx {
 
 /// Which of the run's processes this is, as torchrun's environment says (RANK, WORLD_SIZE,
-/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; OMPI_COMM_WORLD_* and SLURM_* too).
+/// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; those of Open MPI's, MPICH's and Intel's
+/// mpirun and of srun too).
 struct WorldInfo {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
@@ -43,11 +44,15 @@ class World {
 
   virtual const WorldInfo& info() const = 0;
   /// A communicator of the given world ranks (ascending, this rank among them). Members only; same
-  /// order of calls and the same unique name on all of them.
+  /// order of calls and the same name on all of them. A name may come again, as with a second Mesh:
+  /// the ledger adds up what groups of one name received.
   virtual std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) = 0;
   virtual Ledger& ledger() = 0;
   virtual CallHistory& history() = 0;
   virtual const WorldOptions& options() const = 0;
 };
+
+/// All ranks of a run. Collective.
+std::unique_ptr<Communicator> group_of_all_ranks(World& world, std::string name = "world");
 
 }  // namespace phalanx

@@ -26,7 +26,8 @@ Rate measure_rate(double amount, double seconds, const std::function<void()>& wo
           static_cast<int>(samples.size())};
 }
 
-Rate matrix_product_rate(at::ScalarType type, int64_t size, double seconds) {
+Rate matrix_product_rate(at::ScalarType type, double seconds) {
+  constexpr int64_t size = matrix_product_size;
   const auto options = at::TensorOptions().dtype(type);
   const at::Tensor a = at::full({size, size}, 0.5, options), b = a + 1;
   at::Tensor out = at::empty({size, size}, options);

@@ -17,11 +17,11 @@ const char* meaning(int code) {
     case ExitCode::done:
       return "";
     case ExitCode::check_failed:
-      return "a check failed, or an unexpected error";
+      return "a check failed";
     case ExitCode::usage:
       return "command line or config";
     case ExitCode::environment:
-      return "this machine: memory, ports, limits, missing libraries";
+      return "this machine: memory, ports, limits, missing libraries; or an unexpected error";
     case ExitCode::peer_lost:
       return "another rank was lost";
     case ExitCode::data:

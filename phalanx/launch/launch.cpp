@@ -7,20 +7,26 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "phalanx/base/cores.h"
+#include "phalanx/base/listener.h"
 #include "phalanx/base/log.h"
 #include "phalanx/launch/node.h"
+#include "phalanx/launch/signals.h"
 #include "phalanx/launch/supervisor.h"
 
 namespace phalanx {
 namespace {
 
-// The signals that the agent reads from a descriptor; `before` gets the mask as it was.
+// The signals that the agent reads from a descriptor; `before` gets the mask as it was. Those that
+// are ignored, as under nohup or in the background of a script, stay ignored.
 Descriptor signal_descriptor(sigset_t* before) {
   signal(SIGCHLD, SIG_DFL);  // if ignored, ends of children would go unreported
   signal(SIGPIPE, SIG_IGN);
   sigset_t mask;
   sigemptyset(&mask);
-  for (int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&mask, number);
+  sigaddset(&mask, SIGCHLD);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+    if (!is_ignored(number)) sigaddset(&mask, number);
   sigprocmask(SIG_BLOCK, &mask, before);
   Descriptor signals(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   require(signals.open(), ExitCode::environment, "signalfd failed: ", std::strerror(errno));
@@ -47,7 +53,8 @@ int launch(LaunchOptions options) {
   if (!options.log_dir.empty()) std::filesystem::create_directories(options.log_dir, error);
   require(!error, ExitCode::environment, "cannot make --log-dir '", options.log_dir,
           "': ", error.message());
-  Listener listener = listen_on(options.master_port);
+  Listener listener = listen_on(options.master_port, Reach::this_host,
+                                "give another --master-port, or none to take a free one");
   if (!options.own_command) listener.socket.reset();  // the program binds it by itself
 
   BirthPlan plan;
@@ -57,7 +64,7 @@ int launch(LaunchOptions options) {
   const Descriptor signals = signal_descriptor(&plan.signal_mask);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Sink out(STDOUT_FILENO), errors(STDERR_FILENO);
-  Supervisor supervisor(options.ranks, options.own_command, options.log_dir, out, errors);
+  Supervisor supervisor(options, out, errors);
   share_cores(options.ranks, listener.port);
   for (int rank = 0; rank < options.ranks; ++rank) {
     plan.outputs.push_back(supervisor.add_stream(rank, false));

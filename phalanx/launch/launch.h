@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -10,10 +11,12 @@ struct LaunchOptions {
   int master_port = 0;  ///< 0: a free one
   std::string log_dir;  ///< empty: no files; else each rank's output goes also to DIR/rank-N.log
   bool own_command = false;  ///< exit codes are ours, and rank 0 is handed the listening socket
+  std::chrono::seconds grace{30};  ///< from the first SIGINT or SIGTERM to SIGKILL: time to save
   /// Run once in a process of one thread, which then forks the ranks; an Error, or false (nothing
   /// is to be run), before any rank starts.
   std::function<bool()> prepare;
-  std::function<int()> body;  ///< run in each rank: its result is the exit code
+  /// Run in each rank: its result is the exit code. What it throws is said in one sentence there.
+  std::function<int()> body;
 };
 
 /// Starts the ranks on this machine with torchrun's environment, supervises them, and returns the

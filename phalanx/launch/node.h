@@ -4,20 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "phalanx/launch/pipe.h"
-
 namespace phalanx {
-
-/// Processors that this process may use: its affinity mask, cut by the cgroup's CPU quota.
-int available_cores();
-
-/// A socket that listens on the loopback interface; port 0 takes a free one. Throws
-/// Error(environment) that names a port in use.
-struct Listener {
-  Descriptor socket;
-  int port = 0;
-};
-Listener listen_on(int port);
 
 /// Throws Error(environment) unless that many descriptors may be open at once. Raises the soft
 /// limit to the hard one if that is enough.

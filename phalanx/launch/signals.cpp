@@ -25,11 +25,17 @@ void on_signal(int number) {
 
 }  // namespace
 
+bool is_ignored(int number) {
+  struct sigaction now{};
+  return sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 void install_signals() {
   struct sigaction action{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (int number : {SIGTERM, SIGINT, SIGUSR1}) sigaction(number, &action, nullptr);
+  for (int number : {SIGTERM, SIGINT, SIGUSR1})
+    if (!is_ignored(number)) sigaction(number, &action, nullptr);
 }
 
 int stop_requested() { return requested.load(std::memory_order_relaxed); }

@@ -2,10 +2,15 @@
 
 namespace phalanx {
 
+/// Whether this process was started to ignore it, as nohup does with SIGHUP, and a shell with
+/// SIGINT for what a script runs in the background; or has decided so itself.
+bool is_ignored(int signal);
+
 /// From now on the first SIGTERM or SIGINT does not end this process but asks it to: a trainer that
 /// polls stop_requested() after each step saves and leaves with ExitCode::interrupted. A second
 /// SIGINT ends it at once. SIGUSR1 asks to save and go on. Ranks receive such signals at different
-/// steps, so they have to agree (all-reduce what they were asked) before they act on it.
+/// steps, so they have to agree (all-reduce what they were asked) before they act on it. Those that
+/// are ignored stay ignored.
 void install_signals();
 
 /// The signal that asked, or 0.

@@ -12,9 +12,10 @@
 namespace phalanx {
 namespace {
 
-void default_signals(const sigset_t& mask) {
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE, SIGCHLD})
-    signal(number, SIG_DFL);
+// What was ignored when the agent was started stays ignored, but for SIGTERM, with which the agent
+// asks the ranks to stop; what the agent ignores for itself does not.
+void rank_signals(const sigset_t& mask) {
+  for (int number : {SIGTERM, SIGPIPE, SIGCHLD}) signal(number, SIG_DFL);
   sigprocmask(SIG_SETMASK, &mask, nullptr);
 }
 
@@ -41,6 +42,19 @@ void set_input(int rank) {
   }
 }
 
+// What it throws ends here: above is the agent's stack, whose objects are not this rank's.
+int run_body(const std::function<int()>& body) noexcept {
+  try {
+    return body();
+  } catch (const Error& error) {
+    log_error(error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {  // nothing that was checked has failed
+    log_error(error.what());
+    return static_cast<int>(ExitCode::environment);
+  }
+}
+
 [[noreturn]] void become_rank(BirthPlan& plan, int rank, Descriptor go, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_NAME, text("phalanx:", rank).c_str());
@@ -63,7 +77,7 @@ void set_input(int rank) {
     plan.master.reset();
   else if (plan.master.open())
     setenv("PHALANX_MASTER_FD", std::to_string(plan.master.get()).c_str(), 1);
-  const int code = plan.body();
+  const int code = run_body(plan.body);
   std::cout.flush();
   std::fflush(nullptr);
   _exit(code);  // destructors of LibTorch's static objects would take 0.1 s of every rank
@@ -74,7 +88,7 @@ void set_input(int rank) {
   prctl(PR_SET_NAME, "phalanx loader");
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != agent) _exit(static_cast<int>(ExitCode::peer_lost));
-  default_signals(plan.signal_mask);
+  rank_signals(plan.signal_mask);
   std::vector<int> kept{pids.get(), go.get(), plan.master.get()};
   for (const auto& list : {&plan.outputs, &plan.errors})
     for (const auto& descriptor : *list) kept.push_back(descriptor.get());

@@ -16,7 +16,6 @@ using namespace std::chrono_literals;
 constexpr auto cause_window = 1000ms;
 // From SIGTERM to SIGKILL after a failure: with the window above under 5 s in all.
 constexpr auto patience_after_failure = 2500ms;
-constexpr auto patience_to_save = 30s;
 constexpr size_t most_pending = 1 << 18;  // bytes kept for a slow reader before the ranks wait
 
 bool ended_well(int status) {
@@ -33,14 +32,15 @@ bool ended_by(int status, std::initializer_list<int> signals) {
 
 }  // namespace
 
-Supervisor::Supervisor(int ranks, bool own_command, std::string log_dir, Sink& out, Sink& error)
-    : own_command_(own_command),
-      log_dir_(std::move(log_dir)),
+Supervisor::Supervisor(const LaunchOptions& options, Sink& out, Sink& error)
+    : own_command_(options.own_command),
+      log_dir_(options.log_dir),
+      grace_(options.grace),
       out_(out),
       error_(error),
-      ranks_(ranks) {
+      ranks_(options.ranks) {
   if (log_dir_.empty()) return;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < options.ranks; ++rank) {
     const std::string path = log_file(rank);
     ranks_[rank].log =
         Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -120,9 +120,9 @@ void Supervisor::on_signal(int number) {
     signal_ranks(SIGKILL);
   } else {
     signal_ranks(SIGTERM);
-    kill_at_ = Clock::now() + patience_to_save;
+    kill_at_ = Clock::now() + grace_;
     error_.line(text("phalanx run: SIG", sigabbrev_np(number), ": asked the ranks to stop, with ",
-                     patience_to_save.count(), " s to save; once more ends them at once"));
+                     grace_.count(), " s to save (--grace); once more ends them at once"));
   }
 }
 
@@ -197,9 +197,11 @@ void Supervisor::decide() {
 void Supervisor::enforce() {
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   kill_at_.reset();
+  const std::string in_time = first_ ? "" : text(" within ", grace_.count(), " s (--grace)");
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     if (!ranks_[rank].ended)
-      error_.line(text("phalanx run: rank ", rank, " did not stop when asked and is killed"));
+      error_.line(
+          text("phalanx run: rank ", rank, " did not stop when asked", in_time, " and is killed"));
   signal_ranks(SIGKILL);
 }
 

@@ -9,6 +9,7 @@
 
 #include "phalanx/launch/failure.h"
 #include "phalanx/launch/guard.h"
+#include "phalanx/launch/launch.h"
 #include "phalanx/launch/output.h"
 #include "phalanx/launch/start.h"
 
@@ -17,7 +18,7 @@ namespace phalanx {
 /// The loop of the agent: one thread, one poll().
 class Supervisor {
  public:
-  Supervisor(int ranks, bool own_command, std::string log_dir, Sink& out, Sink& error);
+  Supervisor(const LaunchOptions& options, Sink& out, Sink& error);
 
   /// The rank's end of a stream, which the caller hands on to start_ranks().
   Descriptor add_stream(int rank, bool is_error);
@@ -52,6 +53,7 @@ class Supervisor {
 
   const bool own_command_;
   const std::string log_dir_;
+  const std::chrono::seconds grace_;
   Sink &out_, &error_;
   std::vector<Rank> ranks_;
   size_t born_ = 0;  // ranks whose pid is known

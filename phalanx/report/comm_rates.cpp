@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
 
 #include "phalanx/base/error.h"
 
@@ -26,12 +25,6 @@ double seconds_of(const std::function<void()>& act) {
   const auto begin = Clock::now();
   act();
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-std::unique_ptr<Communicator> whole_world(World& world, const std::string& name) {
-  std::vector<int> ranks(static_cast<size_t>(world.info().size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group(name, ranks);
 }
 
 void finish(const Handle& handle) {
@@ -148,7 +141,7 @@ std::vector<CommRate> measure(Communicator& group, c10d::ProcessGroupGloo* gloo,
 }  // namespace
 
 std::vector<CommRate> measure_collectives(World& world, const CommRateOptions& options) {
-  auto group = whole_world(world, "bench");
+  auto group = group_of_all_ranks(world, "bench");
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   if (options.gloo && group->transport() == "shared memory") gloo = make_gloo(*group);
   std::vector<CommRate> result;
@@ -161,7 +154,7 @@ std::vector<CommRate> measure_collectives(World& world, const CommRateOptions& o
 }
 
 std::vector<double> all_reduce_latencies(World& world, int64_t bytes, int calls) {
-  auto group = whole_world(world, "latency");
+  auto group = group_of_all_ranks(world, "latency");
   auto tensor = at::ones({bytes / 4});
   std::vector<double> times;
   for (int i = 0; i < calls / 10; ++i) group->all_reduce(tensor, Op::max, call).wait();

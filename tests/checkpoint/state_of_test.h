@@ -22,7 +22,7 @@
 
 namespace phalanx::testing {
 
-// One group of threads; only all_gather, which is all that checkpoints use.
+// One group of threads; only all_gather and broadcast, which is all that checkpoints use.
 class ThreadRanks {
  public:
   explicit ThreadRanks(int ranks) : inputs_(ranks) {}
@@ -46,7 +46,13 @@ class ThreadRanks {
     }
     Handle reduce_scatter(at::Tensor, at::Tensor, Op, const Call&, bool) override { none(); }
     Handle all_reduce(at::Tensor, Op, const Call&) override { none(); }
-    Handle broadcast(at::Tensor, int, const Call&) override { none(); }
+    Handle broadcast(at::Tensor inout, int root, const Call&) override {
+      group_.inputs_[rank_] = inout;
+      group_.meet();
+      if (rank_ != root) inout.copy_(group_.inputs_[root]);
+      group_.meet();
+      return {};
+    }
     Handle all_to_all(at::Tensor, std::span<const int64_t>, at::Tensor, std::span<const int64_t>,
                       const Call&) override {
       none();
@@ -57,7 +63,7 @@ class ThreadRanks {
     void abort(std::string_view) override { none(); }
 
    private:
-    [[noreturn]] static void none() { fail(ExitCode::usage, "threads only gather"); }
+    [[noreturn]] static void none() { fail(ExitCode::usage, "threads only gather and broadcast"); }
     ThreadRanks& group_;
     int rank_;
   };

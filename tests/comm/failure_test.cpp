@@ -111,8 +111,6 @@ TEST(Failure, WrongArgumentsAreRefused) {
       const std::vector<int64_t> in{1, 2}, out{2, 1};
       group->all_to_all(at::zeros({3, 4}), out, at::zeros({3, 4}), in, test_call);
     });
-    expect_error(ExitCode::usage, {"dp", "exists already"},
-                 [&] { world.group("dp", all_ranks(world)); });
     auto window = group->allocate_window(64).view(at::kFloat);
     expect_error(ExitCode::usage, {"window", "this rank's part"},
                  [&] { group->all_gather(window, at::zeros({16}), test_call); });
@@ -195,6 +193,31 @@ TEST(Failure, StoppedRankIsNamedAtTheDeadline) {
     for (int rank : {0, 2})
       EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0) << rank;
     EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+  }
+}
+
+TEST(Failure, ACallMayWaitLongerThanItsGroupDoes) {
+  for (auto transport : {Transport::shared_memory, Transport::gloo}) {
+    SCOPED_TRACE(int(transport));
+    run_ranks(2,
+              [](World& world) {
+                auto group = world.group("dp", all_ranks(world));
+                group->barrier(test_call);
+                if (group->rank() == 1) usleep(1'400'000);
+                const Call patient{
+                    .unit = "checkpoint", .purpose = "verify", .deadline = seconds(30)};
+                auto all = at::zeros({8}), own = at::full({4}, group->rank() + 1);
+                auto told = at::full({4}, group->rank());
+                const Handle gathered = group->all_gather(all, own.to(at::kFloat), patient);
+                const Handle spread = group->broadcast(told, 1, patient);
+                for (const Handle* handle : {&gathered, &spread}) {
+                  handle->wait();
+                  handle->wait_inputs();
+                }
+                EXPECT_EQ(all.sum().item<float>(), 12);
+                EXPECT_EQ(told.sum().item<int64_t>(), 4);
+              },
+              {.transport = transport, .call_deadline = seconds(1)});
   }
 }
 

@@ -7,11 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <map>
+#include <fstream>
 
+#include "phalanx/comm/local_peers.h"
 #include "phalanx/comm/mesh.h"
+#include "phalanx/launch/pipe.h"
 #include "tests/comm/support.h"
 
 namespace phalanx::testing {
@@ -19,100 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-/// Sets variables for its lifetime; all that launchers set are cleared first.
-class Environment {
- public:
-  explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-          "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid", "SLURM_PROCID", "SLURM_NTASKS",
-          "SLURM_LOCALID", "SLURM_NNODES", "SLURM_JOB_ID", "SLURM_STEP_ID"})
-      unsetenv(name);
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-    names_ = variables;
-  }
-  ~Environment() {
-    for (const auto& [name, value] : names_) unsetenv(name.c_str());
-  }
-
- private:
-  std::map<std::string, std::string> names_;
-};
-
-TEST(Join, ReadsTheEnvironmentOfLaunchers) {
-  {
-    Environment none({});
-    const auto info = world_from_environment();
-    EXPECT_EQ(info.rank, 0);
-    EXPECT_EQ(info.size, 1);
-  }
-  {
-    Environment torchrun({{"RANK", "5"},
-                          {"WORLD_SIZE", "8"},
-                          {"LOCAL_RANK", "1"},
-                          {"LOCAL_WORLD_SIZE", "4"},
-                          {"MASTER_ADDR", "node1"},
-                          {"MASTER_PORT", "29500"}});
-    const auto info = world_from_environment();
-    EXPECT_EQ(info.rank, 5);
-    EXPECT_EQ(info.size, 8);
-    EXPECT_EQ(info.local_rank, 1);
-    EXPECT_EQ(info.local_size, 4);
-    EXPECT_EQ(info.master_address, "node1");
-    EXPECT_EQ(info.master_port, 29500);
-  }
-  {
-    Environment mpirun({{"OMPI_COMM_WORLD_RANK", "1"},
-                        {"OMPI_COMM_WORLD_SIZE", "2"},
-                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                        {"OMPI_MCA_ess_base_jobid", "3298885633"}});
-    const auto info = world_from_environment();
-    EXPECT_EQ(info.rank, 1);
-    EXPECT_EQ(info.master_address, "127.0.0.1");
-    EXPECT_GT(info.master_port, 1024);
-    EXPECT_EQ(world_from_environment().master_port, info.master_port);
-  }
-  const std::map<std::string, std::string> slurm{{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"},
-                                                 {"SLURM_LOCALID", "1"}, {"SLURM_NNODES", "2"},
-                                                 {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}};
-  {
-    Environment srun(slurm);
-    expect_error(ExitCode::environment, {"srun", "MASTER_ADDR", "several hosts"},
-                 [] { world_from_environment(); });
-    setenv("MASTER_ADDR", "10.0.0.1", 1);
-    const auto info = world_from_environment();
-    unsetenv("MASTER_ADDR");
-    EXPECT_EQ(info.rank, 3);
-    EXPECT_EQ(info.local_size, 2);
-    EXPECT_GT(info.master_port, 1024);
-  }
-  {
-    Environment batch({{"SLURM_NTASKS", "4"}});
-    EXPECT_EQ(world_from_environment().size, 1);
-  }
-}
-
-TEST(Join, ContradictionsAreErrors) {
-  const auto refuse = [](const std::map<std::string, std::string>& variables,
-                         const std::vector<std::string>& fragments) {
-    Environment environment(variables);
-    expect_error(ExitCode::environment, fragments, [] { world_from_environment(); });
-  };
-  refuse({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK is 2", "WORLD_SIZE is 2"});
-  refuse({{"RANK", "0"}}, {"RANK", "no WORLD_SIZE"});
-  refuse({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, {"RANK is 'x'", "not a number"});
-  refuse({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}},
-         {"LOCAL_RANK is 2"});
-  refuse({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},
-         {"MASTER_PORT", "set"});
-  refuse({{"OMPI_COMM_WORLD_RANK", "0"},
-          {"OMPI_COMM_WORLD_SIZE", "2"},
-          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
-         {"mpirun", "MASTER_PORT"});
-}
 
 int listening_socket(int* port) {
   const int made = socket(AF_INET, SOCK_STREAM, 0);
@@ -144,7 +50,8 @@ TEST(Join, RanksThatNeverComeAreNamed) {
   auto statuses = fork_ranks(4, [](const WorldInfo& info) {
     if (info.rank % 2 == 1) return 0;
     const auto begin = std::chrono::steady_clock::now();
-    expect_error(ExitCode::environment, {"4 ranks", "did not join", "1, 3"},
+    expect_error(ExitCode::environment,
+                 {"4 ranks", "did not join", "1, 3", "more time (train.join_deadline_s)"},
                  [&] { World::join(info, {.join_deadline = milliseconds(1500)}); });
     EXPECT_LT(seconds_since(begin), 6);
     return 0;
@@ -152,7 +59,8 @@ TEST(Join, RanksThatNeverComeAreNamed) {
   EXPECT_EQ(statuses, std::vector<int>(4, 0));
   statuses = fork_ranks(2, [](const WorldInfo& info) {
     if (info.rank == 0) return 0;
-    expect_error(ExitCode::environment, {"rank 1", "cannot reach rank 0", "127.0.0.1"},
+    expect_error(ExitCode::environment,
+                 {"rank 1", "cannot reach rank 0", "127.0.0.1", "train.join_deadline_s"},
                  [&] { World::join(info, {.join_deadline = milliseconds(1500)}); });
     return 0;
   });
@@ -182,16 +90,7 @@ TEST(Join, TakesAnInheritedSocketOrTheAgentsStore) {
   EXPECT_EQ(statuses[0], 0);
 }
 
-TEST(Join, NothingIsLeftBehind) {
-  const auto files = [] {
-    int count = 0;
-    for (const char* folder : {"/dev/shm", "/tmp"})
-      for (const auto& file : std::filesystem::directory_iterator(folder))
-        count += file.path().filename().string().find("phalanx-group") == 0 ||
-                 std::string(folder) == "/dev/shm";
-    return count;
-  };
-  const int before = files();
+TEST(Join, GroupsThatEndLeaveNoDescriptors) {
   run_ranks(3, [](World& world) {
     auto group = world.group("all", all_ranks(world));
     const auto round = [&](int number) {
@@ -205,15 +104,81 @@ TEST(Join, NothingIsLeftBehind) {
     for (int number = 0; number < 10; ++number) round(number);
     EXPECT_LE(open_descriptors(), descriptors);  // the store may still close some of joining
   });
-  fork_ranks(2, [](const WorldInfo& info) {
+}
+
+// Local sockets that listen under the abstract name of one of these processes, and segments that
+// such a process maps or holds open.
+int traces_of(const std::vector<pid_t>& processes) {
+  int found = 0;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);)
+    for (pid_t process : processes)
+      found += line.find(text("@phalanx-", process, "-")) != std::string::npos;
+  for (pid_t process : processes) {
+    std::ifstream maps(text("/proc/", process, "/maps"));
+    for (std::string line; std::getline(maps, line);)
+      found += line.find("/memfd:phalanx ") != std::string::npos;
+  }
+  return found;
+}
+
+// What a rank makes are segments without a name in any folder and a listening socket.
+TEST(Join, NothingIsLeftBehindByRanksThatDie) {
+  Pipe numbers = make_pipe();
+  const auto statuses = fork_ranks(2, [&](const WorldInfo& info) {
+    const pid_t self = getpid();
+    if (write(numbers.write.get(), &self, sizeof(self)) != sizeof(self)) return 1;
+    const LocalPeers listening(info.rank);  // as before ranks have met
     auto world = World::join(info);
     auto group = world->group("all", all_ranks(*world));
     auto buffer = group->allocate(1 << 20);
     group->barrier(test_call);
-    _exit(9);
+    if (traces_of({self}) < 3) return 1;  // the socket, the bell, the control block, the buffer
+    kill(self, SIGKILL);
     return 0;
   });
-  EXPECT_EQ(files(), before);
+  // The second to die may see the first one's death before its own.
+  for (const int status : statuses)
+    EXPECT_TRUE(status == SIGKILL || status == int(ExitCode::peer_lost) << 8) << status;
+  numbers.write.reset();
+  std::vector<pid_t> processes(2);
+  ASSERT_EQ(read(numbers.read.get(), processes.data(), 2 * sizeof(pid_t)),
+            ssize_t(2 * sizeof(pid_t)));
+  EXPECT_EQ(traces_of(processes), 0);
+}
+
+// As a program that trains, and then evaluates or trains again, makes them.
+TEST(Join, MeshesOfOneWorldComeOneAfterTheOtherAndSideBySide) {
+  for (auto transport : {Transport::shared_memory, Transport::gloo}) {
+    const auto statuses = fork_ranks(2, [&](const WorldInfo& info) {
+      const std::shared_ptr<World> world =
+          World::join(info, {.transport = transport, .deadline = seconds(20)});
+      const auto sum = [&](Mesh& mesh, float value) {
+        auto& group = mesh.group({Dim::dp_shard});
+        EXPECT_EQ(group.name(), "dp_shard");
+        auto buffer = group.allocate(int64_t(4096 * value)).view(at::kFloat);
+        buffer.fill_(value);
+        group.all_reduce(buffer, Op::sum, test_call).wait();
+        group.barrier(test_call);
+        return *buffer.const_data_ptr<float>();
+      };
+      for (const float value : {1.f, 2.f}) {
+        Mesh mesh(world, Degrees{.dp_shard = 2});
+        EXPECT_EQ(sum(mesh, value), 2 * value);
+      }
+      Mesh one(world, Degrees{.dp_shard = 2}), two(world, Degrees{.dp_shard = 2});
+      for (const float value : {3.f, 4.f}) {
+        EXPECT_EQ(sum(one, value), 2 * value);
+        EXPECT_EQ(sum(two, 2 * value), 4 * value);
+      }
+      // Errors say the name that the program gave, whichever of its groups it is.
+      expect_error(ExitCode::usage, {"cannot reduce", "group dp_shard"}, [&] {
+        two.group({Dim::dp_shard}).all_reduce(at::zeros({4}, at::kBool), Op::sum, test_call);
+      });
+      return 0;
+    });
+    EXPECT_EQ(statuses, std::vector<int>(2, 0));
+  }
 }
 
 // A request to stop may come while ranks meet: it interrupts their system calls, and must neither

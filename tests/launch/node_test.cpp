@@ -1,13 +1,13 @@
 #include "phalanx/launch/node.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <functional>
 
+#include "phalanx/base/error.h"
 #include "phalanx/launch/signals.h"
 
 namespace phalanx {
@@ -17,6 +17,7 @@ namespace {
 int in_child(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
+    for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_DFL);
     try {
       body();
     } catch (const Error& error) {
@@ -27,32 +28,6 @@ int in_child(const std::function<void()>& body) {
   int status = 0;
   waitpid(child, &status, 0);
   return status;
-}
-
-TEST(Node, APortInUseIsNamed) {
-  const Listener first = listen_on(0);
-  EXPECT_GT(first.port, 0);
-  try {
-    listen_on(first.port);
-    FAIL() << "two listeners on one port";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::environment);
-    EXPECT_NE(std::string(error.what()).find(text("port ", first.port, " is in use")),
-              std::string::npos)
-        << error.what();
-  }
-}
-
-TEST(Node, CoresAreThoseOfTheAffinityMask) {
-  const int status = in_child([] {
-    cpu_set_t mask;
-    sched_getaffinity(0, sizeof(mask), &mask);
-    for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &mask) && kept++ > 0) CPU_CLR(cpu, &mask);
-    sched_setaffinity(0, sizeof(mask), &mask);
-    _exit(available_cores() == 1 ? 0 : 1);
-  });
-  EXPECT_EQ(status, 0);
 }
 
 TEST(Node, TooFewDescriptorsAreAnErrorAndASoftLimitIsRaised) {
@@ -90,6 +65,18 @@ TEST(Signals, TheFirstAsksTheSecondInterruptEnds) {
     raise(SIGINT);
   });
   EXPECT_TRUE(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGINT);
+}
+
+TEST(Signals, WhatIsIgnoredStaysIgnored) {
+  const int status = in_child([] {
+    signal(SIGINT, SIG_IGN);
+    install_signals();
+    raise(SIGINT);
+    if (stop_requested() != 0) _exit(1);
+    raise(SIGTERM);
+    _exit(stop_requested() == SIGTERM ? 0 : 2);
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

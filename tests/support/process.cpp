@@ -46,6 +46,8 @@ Program::Program(std::vector<std::string> arguments, const ProgramOptions& optio
   pid_ = fork();
   if (pid_ == 0) {
     setpgid(0, 0);
+    // What the tests' own launcher ignores (nohup, a script's background) the program would, too.
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) ::signal(number, SIG_DFL);
     dup2(input, 0), dup2(out[1], 1), dup2(error[1], 2);
     close_range(3, ~0U, 0);
     for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
