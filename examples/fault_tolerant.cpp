@@ -17,7 +17,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-constexpr int64_t batch = 48;  // samples per step, over all ranks
+constexpr int64_t batch = 48;  // samples per step, over all ranks, which may differ by one
 
 // Sample `index` of the data, the same whoever asks.
 at::Tensor sample(int64_t index) {
@@ -25,8 +25,8 @@ at::Tensor sample(int64_t index) {
 }
 
 int main(int argc, char** argv) {
-  const std::string folder = argv[1];
-  const int64_t steps = std::stoll(argv[2]);
+  const std::string folder = argc > 1 ? argv[1] : "checkpoints";
+  const int64_t steps = argc > 2 ? std::stoll(argv[2]) : 100;
   auto world = phalanx::World::join(phalanx::world_from_environment());
   phalanx::Mesh mesh(world, {.dp_shard = world->info().size});
   phalanx::Communicator& group = mesh.group({phalanx::Dim::dp_shard});
@@ -40,22 +40,24 @@ int main(int argc, char** argv) {
   phalanx::install_signals();
 
   phalanx::RunState run{.values = {{"sum_of_samples", int64_t{0}}}};
+  phalanx::Checkpointer checkpointer(group, folder, {.keep = 2, .async = true});
   if (const auto newest = phalanx::newest_checkpoint(group, folder))
     run = phalanx::load_module(group, *newest, sharded, &optimizer);
-  phalanx::Checkpointer checkpointer(group, folder, {.keep = 2, .async = true}, run.step);
+  checkpointer.warn_of_later(run.step);
   if (group.rank() == 0) std::cout << "after step " << run.step << std::endl;
   bool stop = false;
   while (run.step < steps && !stop) {
     std::vector<at::Tensor> rows;
     int64_t sum = 0;
-    const int64_t share = batch / group.size(), first = run.consumed_samples + share * group.rank();
-    for (int64_t i = first; i < first + share; ++i) rows.push_back(sample(i)), sum += i;
+    const int64_t first = run.consumed_samples + batch * group.rank() / group.size(),
+                  end = run.consumed_samples + batch * (group.rank() + 1) / group.size();
+    for (int64_t i = first; i < end; ++i) rows.push_back(sample(i)), sum += i;
     auto x = torch::stack(rows), y = (x.select(1, 0) * x.select(1, 1)).unsqueeze(1);
     sharded.begin();
     auto h =
         sharded.run(*net->first, {x}, [&](auto& in) { return torch::relu(net->first(in[0])); });
     h = sharded.run(*net->second, {h}, [&](auto& in) { return net->second(in[0]); });
-    sharded.backward(torch::mse_loss(h, y));
+    sharded.backward(torch::mse_loss(h, y, at::Reduction::Sum), 1.0 / batch);
     optimizer.step();
     sharded.finish_step();
 

@@ -25,6 +25,7 @@ std::string save_checkpoint(Communicator& world, const std::string& folder, cons
 
 struct LoadOptions {
   /// Only tensors of these roles are compared and loaded, for example {"parameter"}. Empty: all.
+  /// Error(usage) if none of the entries has one of them.
   std::set<std::string> roles;
   bool verify_hashes = false;  ///< read everything once and compare before loading
   /// Tensors that the checkpoint may lack, which then keep their values, and tensors of it that may

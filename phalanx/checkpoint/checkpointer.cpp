@@ -21,17 +21,6 @@ FolderLock lock_folder(Communicator& world, const std::string& folder) {
   return held;
 }
 
-void warn_of_others(const std::string& folder, int64_t step) {
-  const auto storage = open_storage(folder);
-  std::vector<std::string> ahead;
-  for (const auto& candidate : candidates(*storage))
-    if (step_of(candidate.name).value_or(0) > step) ahead.push_back(candidate.name);
-  if (!ahead.empty())
-    log_warning(text(folder, " holds ", join(ahead),
-                     " of another run or of later steps, this run is at step ", step,
-                     "; the newest by time of creation are kept, whatever their steps"));
-}
-
 // Every host has one; ranks of a host may get in each other's way.
 void prepare_local(Communicator& world, const std::string& local) {
   agree(world, "folder", [&] {
@@ -68,36 +57,54 @@ bool intact(Communicator& world, const std::string& folder, const std::string& p
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
                                              const std::string& local, const LoadOptions& options) {
   if (local.empty()) return newest_checkpoint(world, folder, options);
-  const auto told = agree(world, "newest", [&]() -> std::string {
-    if (world.rank() != 0) return "";
-    const Candidate here = newest_in(local);
-    return here.created > 0 && here.created >= newest_in(folder).created ? here.name : "";
-  });
+  const std::string place = local_place(local, folder);
+  bool alone = false;  // rank 0: the folder itself has none
+  const auto find = [&]() -> std::string {
+    const Candidate here = newest_in(place), there = newest_in(folder);
+    alone = there.created == 0;
+    return here.created > 0 && here.created >= there.created ? here.name : "";
+  };
+  const std::string found = agree_with_first(world, "newest", find, disk_deadline);
   // Ranks of other hosts have other local folders.
-  const auto storage = open_storage(local);
+  const auto storage = open_storage(place);
   const auto seen = agree(world, "newest", [&]() -> std::string {
-    if (told[0].empty() || storage->list(told[0]).empty()) return "";
-    return read_text(*storage, in_folder(told[0], "manifest.json.xxh128"));
+    if (found.empty() || storage->list(found).empty()) return "";
+    return read_text(*storage, in_folder(found, "manifest.json.xxh128"));
   });
+  const std::string path = storage->path(found);
   const bool all = std::all_of(seen.begin(), seen.end(),
                                [&](const auto& hash) { return !hash.empty() && hash == seen[0]; });
-  return all && intact(world, local, storage->path(told[0]), options)
-             ? storage->path(told[0])
-             : newest_checkpoint(world, folder, options);
+  if (!all || !intact(world, place, path, options))
+    return newest_checkpoint(world, folder, options);
+  if (alone)
+    log_warning(text(path, " is used, and ", folder, " holds no checkpoint; to start anew remove ",
+                     place, " too, or set train.resume = \"never\""));
+  return path;
 }
 
-Checkpointer::Checkpointer(Communicator& world, const std::string& folder, SaveOptions options,
-                           int64_t step)
-    : async_(options.async),
+Checkpointer::Checkpointer(Communicator& world, const std::string& folder, SaveOptions options)
+    : world_(world),
+      folder_(folder),
+      async_(options.async),
       lock_(lock_folder(world, folder)),
-      local_lock_(lock_folder(world, options.local)),
+      local_lock_(lock_folder(world, local_place(options.local, folder))),
       saver_(world, folder, options) {
   prepare_checkpoints(world, folder);
-  if (!options.local.empty()) prepare_local(world, options.local);
-  agree(world, "folder", [&] {
-    if (world.rank() == 0) warn_of_others(folder, step);
+  if (!options.local.empty()) prepare_local(world, local_place(options.local, folder));
+}
+
+void Checkpointer::warn_of_later(int64_t step) {
+  const auto warn = [&] {
+    std::vector<std::string> ahead;
+    for (const auto& candidate : candidates(*open_storage(folder_)))
+      if (step_of(candidate.name).value_or(0) > step) ahead.push_back(candidate.name);
+    if (!ahead.empty())
+      log_warning(text(folder_, " holds ", join(ahead),
+                       " of another run or of later steps, this run is at step ", step,
+                       "; the newest by time of creation are kept, whatever their steps"));
     return std::string();
-  });
+  };
+  agree_with_first(world_, "folder", warn, disk_deadline);
 }
 
 Checkpointer::~Checkpointer() {

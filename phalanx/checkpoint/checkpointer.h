@@ -6,16 +6,17 @@
 
 namespace phalanx {
 
-/// The newest complete checkpoint of `folder` and, if all ranks see it there, of `local` ("":
-/// none); nothing if there are no checkpoints. Broken ones are skipped with a warning;
-/// Error(checkpoint) if only broken ones are left. Collective.
+/// The newest complete checkpoint of `folder` and, if all ranks see it there, of what `local` ("":
+/// none) has of that folder; nothing if there are no checkpoints. Broken ones are skipped with a
+/// warning; Error(checkpoint) if only broken ones are left. Collective.
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
                                              const std::string& local,
                                              const LoadOptions& options = {});
 
 /// A run's folder of checkpoints, for as long as the run saves there.
 ///
-///     Checkpointer checkpointer(world, "run/checkpoints", {.keep = 2, .async = true}, step);
+///     Checkpointer checkpointer(world, "run/checkpoints", {.keep = 2, .async = true});
+///     ... load newest_checkpoint(), which nobody else replaces any more ...
 ///     while (step < steps) {
 ///       ... one step ...
 ///       checkpointer.poll();
@@ -28,14 +29,16 @@ std::optional<std::string> newest_checkpoint(Communicator& world, const std::str
 class Checkpointer {
  public:
   /// Makes the folder, keeps other runs out of it (lock.h; not in an object store), removes what
-  /// killed saves left, and checks that every rank can write. `step`: where the run stands; that
-  /// older checkpoints are ahead of it, of another run then, is a warning.
-  Checkpointer(Communicator& world, const std::string& folder, SaveOptions options = {},
-               int64_t step = 0);
+  /// killed saves left, and checks that every rank can write. Before the run decides what it goes
+  /// on from.
+  Checkpointer(Communicator& world, const std::string& folder, SaveOptions options = {});
   /// Finishes, unless an exception is on its way.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   void operator=(const Checkpointer&) = delete;
+
+  /// Warns of checkpoints ahead of `step`, where the run stands: they are of another run then.
+  void warn_of_later(int64_t step);
 
   /// What the first save would do at a worse time: plan, buffers, comparison of bytes wanted and
   /// free. Optional.
@@ -47,7 +50,7 @@ class Checkpointer {
   void save(const RunState& run, std::span<const StateEntry> entries);
 
   /// Once a step: moves the save in flight on, and throws if it failed. Costs nothing if there is
-  /// none, and never waits for a disk.
+  /// none, and never waits for a disk, or after an error 10 s.
   void poll() { saver_.advance(); }
 
   /// Waits for the save in flight, and its copy: before the program ends or loads.
@@ -58,6 +61,8 @@ class Checkpointer {
   const std::string& newest() const { return saver_.newest(); }
 
  private:
+  Communicator& world_;
+  const std::string folder_;
   const bool async_;
   FolderLock lock_, local_lock_;  // rank 0
   Saver saver_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "phalanx/base/error.h"
@@ -49,19 +50,45 @@ void copy_file(const Reader& from, Writer& to, std::vector<Range> ranges) {
   to.finish();
 }
 
+// The checkpoint of that manifest, if it is in the place already; then nothing is to be done. One
+// of that step with another manifest is another run's, or damaged: nobody asked to lose it.
+std::optional<std::string> find_copy(const Storage& place, int64_t step, const std::string& json) {
+  std::optional<std::string> other;
+  for (const auto& item : place.list("")) {
+    if (step_of(item.name) != step) continue;
+    const auto files = place.list(item.name);
+    if (!holds(files, "manifest.json", false)) continue;  // an object store's unfinished save
+    const bool same =
+        holds(files, "manifest.json.xxh128", false) &&
+        read_text(place, in_folder(item.name, "manifest.json.xxh128")) == manifest_hash_line(json);
+    if (same && size_defects(place, item.name, parse_manifest(json, "")).empty()) return item.name;
+    if (!same) other = item.name;
+  }
+  require(!other, ExitCode::checkpoint, place.path(other.value_or("")),
+          " is another checkpoint of step ", step,
+          "; copy to another place, or replace it (--replace)");
+  return std::nullopt;
+}
+
 }  // namespace
 
-CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, Storage& to) {
+CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, Storage& to,
+                                 bool replace) {
   const std::string json = read_manifest_text(from, name);
   const Manifest manifest = parse_manifest(json, from.path(in_folder(name, "manifest.json")));
-  const auto defects = size_defects(from, name, manifest);
-  require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+  require_sizes(from, name, manifest);
   std::map<std::string, std::vector<Range>> ranges;
   for (const auto& entry : manifest.entries)
     for (const auto& part : entry.parts)
       ranges[part.file].push_back({part.offset, part.offset + part.bytes, &entry, &part});
   const FolderLock lock = lock_place(to.path(""));
   CopiedCheckpoint copied{.step = manifest.run.step};
+  if (!replace)
+    if (const auto there = find_copy(to, manifest.run.step, json)) {
+      copied.path = to.path(*there);
+      copied.was_there = true;
+      return copied;
+    }
   std::string unfinished = to.begin(manifest.run.step);
   try {
     for (const auto& [file, bytes] : manifest.files) {
@@ -71,6 +98,7 @@ CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, S
       ++copied.files;
       copied.bytes += bytes;
     }
+    require_sizes(to, unfinished, manifest);  // nobody has cleaned up here meanwhile
     TaskProgress progress;
     write_manifest(to, unfinished, json, {}, progress);
     const std::string lasting = to.publish(unfinished, manifest.run.step);

@@ -6,6 +6,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/box.h"
+#include "phalanx/checkpoint/dcp_metadata.h"
 #include "phalanx/checkpoint/pickle.h"
 #include "phalanx/checkpoint/torch_save.h"
 #include "phalanx/checkpoint/torch_source.h"
@@ -49,6 +50,7 @@ class MetadataReader {
     check(is(pickle_.root(), "metadata.Metadata"), "it holds ", pickle_.describe(pickle_.root()));
     read_places();
     read_paths();
+    read_buffers();
     for (const auto& [key, value] : items("state_dict_metadata"))
       read_item(pickle_.text(key, "the name of an item"), value);
   }
@@ -107,10 +109,18 @@ class MetadataReader {
     }
   }
 
+  void read_buffers() {
+    const Ref names = pickle_.field(pickle_.root(), dcp_buffers_field);
+    if (pickle_.kind(names) != Kind::tuple) return;  // not written by us
+    for (const Ref name : pickle_.tuple(names, dcp_buffers_field))
+      buffers_.insert(pickle_.text(name, "the name of a buffer"));
+  }
+
   void read_item(const std::string& name, Ref value) {
     if (is(value, "metadata.BytesStorageMetadata")) return tensors.others.push_back(name);
     check(is(value, "metadata.TensorStorageMetadata"), name, " is ", pickle_.describe(value));
     ManifestEntry entry;
+    if (buffers_.contains(name)) entry.role = "buffer";
     entry.dtype = dtype(name, pickle_.field(value, "properties"));
     entry.shape = torch_size(pickle_, pickle_.field(value, "size"), "a tensor's size");
     int64_t bytes = size_of(entry.dtype);
@@ -149,6 +159,7 @@ class MetadataReader {
 
   Pickle pickle_;
   std::map<std::string, std::vector<std::string>> paths_;
+  std::set<std::string> buffers_;
 };
 
 // A chunk and the archive that holds it.
@@ -182,8 +193,8 @@ std::vector<Job> jobs_of(MetadataReader& metadata, const std::string& path) {
 }
 
 void check_file_name(const std::string& file, const std::string& path) {
-  require(!file.empty() && file.front() != '.' && file.find('/') == std::string::npos,
-          ExitCode::checkpoint, path, ": '", file, "' is no name of a file in the folder");
+  require(is_plain_name(file), ExitCode::checkpoint, path, ": '", file,
+          "' is no name of a file in the folder");
 }
 
 // Whether every item, tensors or not, lies in a file that is long enough; the files' sizes.
@@ -211,6 +222,7 @@ void find_data(const Job& job, const Reader& file) {
   const Place& place = job.place;
   const auto contents = read_torch_archive({file, place.offset, place.bytes});
   require(contents.tensors.size() == 1 && contents.tensors[0].path.empty() &&
+              contents.tensors[0].tensor.unread.empty() &&
               contents.tensors[0].tensor.shape == job.part->box.size &&
               contents.tensors[0].tensor.dtype == job.entry->dtype,
           ExitCode::checkpoint, file.path(), " holds something else at byte ", place.offset,

@@ -21,8 +21,9 @@ struct DcpExport {
   Dtype dtype = Dtype::float32;  ///< of most elements of the parameters
 };
 
-/// Writes all tensors of `source` as a new folder, `.metadata` last: parameters under "model.NAME",
-/// optimizer states under "optimizer.state.NAME.ROLE", with a step for each exp_avg, others under
+/// Writes all tensors of `source` as a new folder, `.metadata` last: parameters and buffers under
+/// "model.NAME", optimizer states under "optimizer.state.NAME.ROLE", with a step for each exp_avg
+/// (the updates that the run has made; its steps if it does not say), others under
 /// "other.NAME". `dtype`: of floating-point parameters; none: as they are. Data go into files of at
 /// most `max_file_bytes` and one chunk. Holds at most 64 MiB of data. Error(checkpoint) if `path`
 /// exists; the folder appears whole or not at all.

@@ -31,6 +31,11 @@ class MetadataWriter {
     out_.none();
     out_.text("version");
     out_.text("1.0.0");
+    out_.text(dcp_buffers_field);
+    out_.mark();
+    for (const DcpItem& item : items)
+      if (item.entry && item.entry->role == "buffer") out_.text(join(item.path, "."));
+    out_.tuple();
     out_.set_items();
     out_.build();
     return out_.finish();

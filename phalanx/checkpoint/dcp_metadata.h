@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "phalanx/checkpoint/manifest.h"
@@ -23,6 +24,10 @@ struct DcpPlace {
   std::string file;
   int64_t offset, bytes;
 };
+
+/// An attribute of our own beside those of PyTorch's Metadata, which passes it over: the names of
+/// the items that are buffers. PyTorch itself does not tell them from parameters.
+constexpr std::string_view dcp_buffers_field = "phalanx_buffers";
 
 /// The pickle that is the folder's file `.metadata`. `places`: of each item's chunks.
 std::string dcp_metadata(const std::vector<DcpItem>& items,

@@ -22,10 +22,18 @@ namespace {
 constexpr int64_t most_bytes = 64 << 20;  // of a chunk, which is held as a whole
 
 std::vector<std::string> path_of(const ManifestEntry& entry) {
-  if (entry.role == "parameter") return {"model", entry.name};
+  // As in a state_dict() of PyTorch's, where buffers lie among the parameters.
+  if (entry.role == "parameter" || entry.role == "buffer") return {"model", entry.name};
   if (entry.role == "other") return {"other", entry.name};
   return {"optimizer", "state", entry.name,
           entry.role == "momentum" ? "momentum_buffer" : entry.role};
+}
+
+// What AdamW counts: not the run's steps, of which some may have been skipped.
+int64_t updates_of(const RunState& run) {
+  const auto saved = run.values.find("updates");
+  const auto* updates = saved == run.values.end() ? nullptr : std::get_if<int64_t>(&saved->second);
+  return updates ? *updates : run.step;
 }
 
 // Halves along the outermost dimension that has more than one element, until a chunk fits.
@@ -58,7 +66,7 @@ std::vector<DcpItem> items_of(const Source& source, std::optional<Dtype> dtype) 
                        {},
                        {Box{}},
                        nullptr,
-                       source.manifest.run.step});
+                       updates_of(source.manifest.run)});
   }
   return items;
 }

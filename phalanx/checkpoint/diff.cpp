@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "phalanx/base/error.h"
-#include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/read.h"
 #include "phalanx/device/dtype.h"
@@ -62,12 +61,6 @@ struct Compared {
   TensorDifference difference;
   Sums sums;
 };
-
-void merge(Sums& into, const Sums& more) {
-  into.elements += more.elements, into.differing += more.differing;
-  into.largest = std::max(into.largest, more.largest);
-  into.difference += more.difference, into.norm += more.norm;
-}
 
 // Fills in the numbers. What is left in `what` says whether it counts as different.
 TensorDifference finish(const Compared& compared, double tolerance) {
@@ -133,26 +126,6 @@ Compared compare_tensor(const Source& a, const ManifestEntry& in_a, const Source
     for_each_slice(whole_box(in_a.shape), [&](const Box& slice) {
       add(found.sums, read(a, in_a, slice), read(b, in_b, slice));
     });
-  return found;
-}
-
-at::Tensor part_of(const StatePart& part, const Box& slice) {
-  at::Tensor values = part.local.detach();
-  for (size_t dim = 0; dim < slice.size.size(); ++dim)
-    values = values.narrow(static_cast<int64_t>(dim), slice.offset[dim] - part.box.offset[dim],
-                           slice.size[dim]);
-  return values.cpu();
-}
-
-Compared compare_live(const Source& saved, const ManifestEntry& entry, const StateEntry& live,
-                      double tolerance) {
-  Compared found = compare_forms(live.name, live.role, entry.dtype, entry.shape, live.dtype,
-                                 live.global_shape, tolerance);
-  if (entry.shape == live.global_shape)
-    for (const StatePart& part : live.parts)
-      for_each_slice(part.box, [&](const Box& slice) {
-        add(found.sums, read(saved, entry, slice), part_of(part, slice));
-      });
   return found;
 }
 
@@ -232,41 +205,6 @@ CheckpointDifference compare(const Source& a, const Source& b, double tolerance)
     if (!in_a.contains(key)) found.tensors.push_back(lonely(*entry, false));
   found.run = compare_runs(a.manifest.run, b.manifest.run);
   return found;
-}
-
-std::vector<TensorDifference> compare_with_live(Communicator& world, const Source& saved,
-                                                std::span<const StateEntry> live,
-                                                double tolerance) {
-  at::NoGradGuard no_grad;
-  const auto told = agree(world, "compare", [&] {
-    const auto entries = by_key(saved.manifest);
-    json found = json::array();
-    for (const StateEntry& entry : live) {
-      const auto place = entries.find({entry.name, entry.role});
-      Compared compared{
-          {entry.name, entry.role, "only in B", "", described(entry.dtype, entry.global_shape)},
-          {}};
-      if (place != entries.end()) compared = compare_live(saved, *place->second, entry, tolerance);
-      const auto& [difference, sums] = compared;
-      found.push_back({difference.name, difference.role, difference.what, difference.a,
-                       difference.b, sums.elements, sums.differing, sums.largest, sums.difference,
-                       sums.norm});
-    }
-    const auto bytes = json::to_cbor(found);
-    return std::string(bytes.begin(), bytes.end());
-  });
-  std::map<Key, Compared> all;
-  for (const std::string& one : told)
-    for (const json& f : json::from_cbor(one)) {
-      auto [place, fresh] =
-          all.try_emplace({f[0], f[1]}, Compared{{f[0], f[1], f[2], f[3], f[4]}, {}});
-      merge(place->second.sums, {f[5], f[6], f[7], f[8], f[9]});
-    }
-  std::vector<TensorDifference> differences;
-  for (const auto& [key, compared] : all)
-    if (auto difference = finish(compared, tolerance); !difference.what.empty())
-      differences.push_back(std::move(difference));
-  return differences;
 }
 
 }  // namespace phalanx

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "phalanx/checkpoint/source.h"
-#include "phalanx/comm/communicator.h"
 
 namespace phalanx {
 
@@ -38,11 +36,5 @@ struct CheckpointDifference {
 /// `tolerance`: up to which relative_norm values do not count as different; floating-point types
 /// may then differ too. 0: every value must be equal.
 CheckpointDifference compare(const Source& a, const Source& b, double tolerance = 0);
-
-/// The same between a checkpoint (A) and what the ranks hold (B), of the tensors that they list.
-/// Every rank gets what all of them found; what several hold counts several times. Collective.
-std::vector<TensorDifference> compare_with_live(Communicator& world, const Source& saved,
-                                                std::span<const StateEntry> live,
-                                                double tolerance = 0);
 
 }  // namespace phalanx

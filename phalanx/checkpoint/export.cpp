@@ -31,7 +31,7 @@ Exported export_huggingface(const Source& source, const std::string& path,
   std::map<std::string, const ManifestEntry*> by_name;
   std::vector<TensorInfo> tensors;
   for (const auto& entry : source.manifest.entries) {
-    if (entry.role != "parameter") continue;
+    if (entry.role != "parameter" && entry.role != "buffer") continue;
     by_name[entry.name] = &entry;
     const bool converts = options.dtype && is_floating_point(entry.dtype);
     tensors.push_back({entry.name, converts ? *options.dtype : entry.dtype, entry.shape, 0, 0});

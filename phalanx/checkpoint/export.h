@@ -18,10 +18,10 @@ struct Exported {
   Dtype dtype = Dtype::float32;  ///< of most elements: what config.json says
 };
 
-/// Writes the parameters of `source` as a Hugging Face folder that `transformers` loads: `config`
-/// (the text of a config.json, whose type is set to that of the weights), safetensors files of
-/// whole tensors, an index if there are several. Streams: holds less than 64 MiB of any tensor. The
-/// folder appears whole or not at all; Error(checkpoint) if there is one.
+/// Writes parameters and buffers of `source` as a Hugging Face folder that `transformers` loads:
+/// `config` (the text of a config.json, whose type is set to that of the weights), safetensors
+/// files of whole tensors, an index if there are several. Streams: holds less than 64 MiB of any
+/// tensor. The folder appears whole or not at all; Error(checkpoint) if there is one.
 Exported export_huggingface(const Source& source, const std::string& path,
                             const std::string& config, const ExportOptions& options);
 

@@ -70,6 +70,18 @@ Signatures wanted_by_all(const std::vector<std::string>& descriptions) {
   return wanted;
 }
 
+std::map<TensorKey, const ManifestEntry*> saved_tensors(const Manifest& manifest,
+                                                        std::set<std::string> buffers) {
+  for (const auto& entry : manifest.entries)
+    if (entry.role == "buffer") buffers.erase(entry.name);
+  std::map<TensorKey, const ManifestEntry*> tensors;
+  for (const auto& entry : manifest.entries) {
+    const bool buffer = entry.role == "parameter" && buffers.contains(entry.name);
+    tensors[{entry.name, buffer ? "buffer" : entry.role}] = &entry;
+  }
+  return tensors;
+}
+
 Fit compare(const Signatures& saved, const Signatures& wanted, const LoadOptions& options) {
   std::vector<std::string> shapes, found;
   std::map<std::string, std::vector<std::string>> types;  // what differs, and in which tensors

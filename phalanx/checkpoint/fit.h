@@ -23,6 +23,12 @@ using Signatures = std::map<TensorKey, Signature>;
 /// contradict each other.
 Signatures wanted_by_all(const std::vector<std::string>& descriptions);
 
+/// The tensors of a manifest. Of those in `buffers`, the names of wanted buffers, the key has the
+/// role "buffer" even where the manifest says "parameter": what other programs saved does not tell
+/// them apart.
+std::map<TensorKey, const ManifestEntry*> saved_tensors(const Manifest& manifest,
+                                                        std::set<std::string> buffers);
+
 /// How the tensors of a checkpoint fit those that are wanted.
 struct Fit {
   std::string misfit;              ///< all that keeps them from being loaded; empty if nothing

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
+#include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/verify.h"
 
@@ -26,12 +28,8 @@ Candidate candidate(const Storage& storage, const std::string& name) {
 }  // namespace
 
 std::vector<Candidate> candidates(const Storage& storage) {
-  const auto unfinished = storage.unfinished();
   std::vector<Candidate> found;
-  for (const auto& item : storage.list(""))
-    if (step_of(item.name) &&
-        std::find(unfinished.begin(), unfinished.end(), item.name) == unfinished.end())
-      found.push_back(candidate(storage, item.name));
+  for (const auto& name : storage.checkpoints()) found.push_back(candidate(storage, name));
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.created > b.created; });
   return found;
@@ -62,11 +60,25 @@ std::optional<std::string> newest_candidate(const Storage& storage) {
 }
 
 int64_t creation_time(const Storage& storage) {
+  int64_t newest = 0;
+  for (const auto& candidate : candidates(storage)) newest = std::max(newest, candidate.created);
+  return creation_time_after(newest);
+}
+
+int64_t creation_time_after(int64_t other) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  int64_t created = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  for (const auto& candidate : candidates(storage))
-    created = std::max(created, candidate.created + 1);
-  return created;
+  return std::max<int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
+                           other + 1);
+}
+
+std::string local_place(const std::string& local, const std::string& folder) {
+  if (local.empty()) return "";
+  std::string whole = folder;
+  if (folder.find("://") == std::string::npos)
+    whole = std::filesystem::absolute(folder).lexically_normal().string();
+  while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
+  const Hash hash = hash_of(whole.data(), static_cast<int64_t>(whole.size()));
+  return in_folder(local, to_hex(hash).substr(0, 16));
 }
 
 std::string resolve_checkpoint(const std::string& path) {

@@ -29,6 +29,12 @@ std::optional<std::string> newest_candidate(const Storage& storage);
 
 /// Now; later than every checkpoint in the place, even if the clock was set back.
 int64_t creation_time(const Storage& storage);
+/// Now; later than `other`, the newest in a place.
+int64_t creation_time_after(int64_t other);
+
+/// Where the checkpoints of `folder` lie in `local`, a folder of this host that other runs may name
+/// too: a subfolder that is named by a hash of the folder's absolute path or URL. "" if `local` is.
+std::string local_place(const std::string& local, const std::string& folder);
 
 /// The checkpoint that `path` means: itself, or the newest of a place that holds some, or of a
 /// run's folder. Error(checkpoint) if there is none.

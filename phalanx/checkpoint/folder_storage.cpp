@@ -1,8 +1,5 @@
 #include "phalanx/checkpoint/folder_storage.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <random>
@@ -35,17 +32,6 @@ class FolderWriter final : public OutputFile {
  private:
   std::string folder_;
 };
-
-// Puts `aside` in the place of the folder `target`, which exists, and the other way round.
-void exchange(const std::string& aside, const std::string& target) {
-  if (renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
-  // This file system cannot exchange two names. Between the two renames only the older checkpoints
-  // are there; the next start removes the old one under its temporary name.
-  const std::string old = aside + "-old";
-  rename_path(target, old, ExitCode::checkpoint);
-  rename_path(aside, target, ExitCode::checkpoint);
-  rename_path(old, aside, ExitCode::checkpoint);
-}
 
 }  // namespace
 
@@ -108,25 +94,68 @@ void FolderStorage::remove(const std::string& name) {
 std::string FolderStorage::begin(int64_t step) {
   const std::string name = text(temporary, "step-", step, "-", std::hex, std::random_device{}());
   make_folder(root_, ExitCode::checkpoint);
-  make_folder(path(name), ExitCode::checkpoint);
+  make_folder(path(name), ExitCode::checkpoint, false);  // publish() flushes
   return name;
 }
 
-std::string FolderStorage::publish(const std::string& unfinished, int64_t step) {
-  const std::string name = text("step-", step), target = path(name), aside = path(unfinished);
-  const bool taken = fs::exists(target);
-  if (taken)
-    exchange(aside, target);
-  else
+// One that another checkpoint of the step may have beside step-N.
+std::string FolderStorage::free_name(int64_t step) const {
+  for (int number = 2;; ++number)
+    if (std::string name = text("step-", step, "-", number);
+        kind_of_path(path(name), ExitCode::checkpoint) == PathKind::nothing)
+      return name;
+}
+
+// Replaces step-N, which exists; returns where that lies now. One of the two is a checkpoint
+// whenever this ends.
+std::string FolderStorage::put_in_place(const std::string& unfinished, int64_t step) {
+  const std::string target = path(text("step-", step)), aside = path(unfinished);
+  try {
+    exchange_paths(aside, target, ExitCode::checkpoint);
+    return unfinished;
+  } catch (const SystemError&) {  // this file system cannot
+  }
+  std::string replaced = free_name(step);
+  rename_path(target, path(replaced), ExitCode::checkpoint);
+  try {
     rename_path(aside, target, ExitCode::checkpoint);
-  sync_folder(root_, ExitCode::checkpoint);
-  if (taken) try {
-      remove_tree(aside, ExitCode::checkpoint);
+  } catch (const Error&) {
+    try {
+      rename_path(path(replaced), target, ExitCode::checkpoint);
+    } catch (const Error&) {  // it is a checkpoint under the other name too
+    }
+    throw;
+  }
+  return replaced;
+}
+
+std::string FolderStorage::publish(const std::string& unfinished, int64_t step) {
+  std::string name = text("step-", step), replaced;
+  if (kind_of_path(path(name), ExitCode::checkpoint) != PathKind::nothing)
+    replaced = put_in_place(unfinished, step);
+  else
+    rename_path(path(unfinished), path(name), ExitCode::checkpoint);
+  try {
+    sync_folder(root_, ExitCode::checkpoint);
+  } catch (const Error&) {  // nobody knows which of the two a crash leaves: both stay
+    if (replaced == unfinished)
+      rename_path(path(replaced), path(free_name(step)), ExitCode::checkpoint);
+    throw;
+  }
+  if (!replaced.empty()) try {
+      remove(replaced);
     } catch (const Error& error) {
       log_warning(
           text("the checkpoint is complete, but the one it replaced is left: ", error.what()));
     }
   return name;
+}
+
+std::vector<std::string> FolderStorage::checkpoints() const {
+  std::vector<std::string> names;
+  for (const Item& item : list(""))
+    if (step_of(item.name)) names.push_back(item.name);
+  return names;
 }
 
 std::vector<std::string> FolderStorage::unfinished() const {

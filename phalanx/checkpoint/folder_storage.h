@@ -5,7 +5,8 @@
 namespace phalanx {
 
 /// A folder of the file system, local or shared. What is unfinished or being deleted has a name
-/// that begins with ".tmp-".
+/// that begins with ".tmp-". Where the file system cannot exchange two names, a checkpoint that is
+/// replaced is step-N-K until the new one is there.
 class FolderStorage final : public Storage {
  public:
   explicit FolderStorage(std::string root);
@@ -17,9 +18,13 @@ class FolderStorage final : public Storage {
   void remove(const std::string& name) override;
   std::string begin(int64_t step) override;
   std::string publish(const std::string& unfinished, int64_t step) override;
+  std::vector<std::string> checkpoints() const override;
   std::vector<std::string> unfinished() const override;
 
  private:
+  std::string put_in_place(const std::string& unfinished, int64_t step);
+  std::string free_name(int64_t step) const;
+
   std::string root_;
 };
 

@@ -210,16 +210,19 @@ void hold(std::map<TensorKey, Whole>& tensors, int rank, const std::string& desc
 Source open_fitting(const std::string& path, const Signatures& wanted,
                     std::map<TensorKey, Whole>& tensors) {
   Source source = open_source(path);
-  std::set<std::string> roles;
-  for (const auto& [key, signature] : wanted) roles.insert(key.second);
+  std::set<std::string> roles, buffers;
+  for (const auto& [key, signature] : wanted) {
+    roles.insert(key.second);
+    if (key.second == "buffer") buffers.insert(key.first);
+  }
+  const auto by_key = saved_tensors(source.manifest, buffers);
   Signatures saved;
-  for (const auto& entry : source.manifest.entries)
-    if (roles.contains(entry.role)) saved[{entry.name, entry.role}] = {entry.dtype, entry.shape};
+  for (const auto& [key, entry] : by_key)
+    if (roles.contains(key.second)) saved[key] = {entry->dtype, entry->shape};
   const Fit fit = compare(saved, wanted, {});
   require(fit.misfit.empty(), ExitCode::checkpoint, source.path, " does not fit: ", fit.misfit);
-  for (const auto& entry : source.manifest.entries)
-    if (const auto place = tensors.find({entry.name, entry.role}); place != tensors.end())
-      place->second.saved = &entry;
+  for (const auto& [key, entry] : by_key)
+    if (const auto place = tensors.find(key); place != tensors.end()) place->second.saved = entry;
   return source;
 }
 
@@ -250,23 +253,24 @@ void save_full(Communicator& world, std::span<const StateEntry> entries, const s
   std::vector<const Whole*> order;
   for (const TensorInfo& info : infos) order.push_back(&tensors.at(info.name));
   std::unique_ptr<HuggingFaceWriter> writer;
-  agree(world, "folder", [&] {
-    if (world.rank() == 0)
-      writer = std::make_unique<HuggingFaceWriter>(path, infos, options.max_file_bytes);
+  agree_with_first(world, "folder", [&] {
+    writer = std::make_unique<HuggingFaceWriter>(path, infos, options.max_file_bytes);
     return std::string();
   });
   Mover mover(world, entries, options.buffer_bytes);
   for (const Round& round : rounds_of(order, options.buffer_bytes)) {
     mover.collect(round);
-    agree(world, "write", [&] {
-      if (writer) writer->write(mover.data(), round.bytes);
+    const auto write = [&] {
+      writer->write(mover.data(), round.bytes);
       return std::string();
-    });
+    };
+    agree_with_first(world, "write", write, disk_deadline);
   }
-  agree(world, "publish", [&] {
-    if (writer) writer->finish(options.config);
+  const auto publish = [&] {
+    writer->finish(options.config);
     return std::string();
-  });
+  };
+  agree_with_first(world, "publish", publish, disk_deadline);
 }
 
 void load_full(Communicator& world, const std::string& path, std::span<const StateEntry> entries,
@@ -284,18 +288,19 @@ void load_full(Communicator& world, const std::string& path, std::span<const Sta
   for (int rank = 0; rank < world.size(); ++rank) hold(tensors, rank, described[size_t(rank)]);
 
   std::optional<Source> source;  // rank 0
-  agree(world, "fit", [&] {
-    if (world.rank() == 0) source = open_fitting(path, wanted, tensors);
+  const auto open = [&] {
+    source = open_fitting(path, wanted, tensors);
     return std::string();
-  });
+  };
+  agree_with_first(world, "fit", open, disk_deadline);
   Mover mover(world, entries, buffer_bytes);
   for (const Round& round : rounds_of(order, buffer_bytes)) {
-    agree(world, "read", [&] {
-      if (source)
-        for (const Slice& slice : round.slices)
-          read_box(*source, *slice.tensor->saved, slice.box, mover.slice(round, slice));
+    const auto read = [&] {
+      for (const Slice& slice : round.slices)
+        read_box(*source, *slice.tensor->saved, slice.box, mover.slice(round, slice));
       return std::string();
-    });
+    };
+    agree_with_first(world, "read", read, disk_deadline);
     mover.distribute(round);
   }
   agree(world, "loaded", [] { return std::string(); });

@@ -36,8 +36,7 @@ Plan plan_from_index(const Storage& storage) {
     const json weight_map = json::parse(contents).at("weight_map");
     for (const auto& [tensor, file] : weight_map.items()) {
       const auto name = file.get<std::string>();
-      require(name.find('/') == std::string::npos && name != "..", ExitCode::checkpoint, "'", name,
-              "' is no file of its folder");
+      require(is_plain_name(name), ExitCode::checkpoint, "'", name, "' is no file of its folder");
       auto& tensors = plan.files[name];
       if (!tensors) tensors.emplace();
       tensors->insert(tensor);

@@ -80,6 +80,7 @@ std::string import_checkpoint(const Source& source, const std::string& folder,
     const FileReport report = write_state_file(*storage, unfinished, file, {}, progress);
     Manifest manifest = finish_manifest(plan, {to_bytes(report)}, run);
     manifest.created = creation_time(*storage);
+    require_sizes(*storage, unfinished, manifest);  // nobody has cleaned up here meanwhile
     write_manifest(*storage, unfinished, to_json(manifest), {}, progress);
     return publish(*storage, unfinished, run.step);
   } catch (...) {

@@ -28,9 +28,12 @@ std::unique_ptr<Storage> open_by_all(Communicator& world, const std::string& pat
 // What is wrong with the contents of a checkpoint, each rank reading a share; the same on all.
 std::string damage(Communicator& world, const Storage& storage, const std::string& folder,
                    const Manifest& manifest) {
-  auto told = agree(world, "verify", [&] {
-    return join(content_defects(storage, folder, manifest, world.rank(), world.size()), "; ");
-  });
+  auto told = agree(
+      world, "verify",
+      [&] {
+        return join(content_defects(storage, folder, manifest, world.rank(), world.size()), "; ");
+      },
+      disk_deadline);
   std::erase(told, "");
   return join(told, "; ");
 }
@@ -38,35 +41,44 @@ std::string damage(Communicator& world, const Storage& storage, const std::strin
 // The manifest as rank 0 reads it, on all ranks.
 Manifest read_by_one(Communicator& world, const Storage& storage, const std::string& folder) {
   const std::string path = storage.path(in_folder(folder, "manifest.json"));
-  const auto texts = agree(world, "manifest", [&] {
-    if (world.rank() != 0) return std::string();
-    std::string json_text = read_manifest_text(storage, folder);
-    const auto defects = size_defects(storage, folder, parse_manifest(json_text, path));
-    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
-    return json_text;
+  const std::string json_text = agree_with_first(world, "manifest", [&] {
+    std::string read = read_manifest_text(storage, folder);
+    require_sizes(storage, folder, parse_manifest(read, path));
+    return read;
   });
-  return parse_manifest(texts[0], path);
+  return parse_manifest(json_text, path);
 }
 
 // One line per candidate: its name, and after a space what is wrong with it.
 std::vector<Candidate> candidates_of_one(Communicator& world, const Storage& storage) {
-  const auto told = agree(world, "candidates", [&] {
+  const auto list = [&] {
     std::string lines;
-    if (world.rank() == 0)
-      for (const Candidate& candidate : candidates(storage)) {
-        std::string defect = candidate.defect;
-        std::replace(defect.begin(), defect.end(), '\n', ' ');
-        lines += candidate.name + " " + defect + "\n";
-      }
+    for (const Candidate& candidate : candidates(storage)) {
+      std::string defect = candidate.defect;
+      std::replace(defect.begin(), defect.end(), '\n', ' ');
+      lines += candidate.name + " " + defect + "\n";
+    }
     return lines;
-  });
+  };
   std::vector<Candidate> found;
-  std::istringstream lines(told[0]);
+  std::istringstream lines(agree_with_first(world, "candidates", list, disk_deadline));
   for (std::string line; std::getline(lines, line);) {
     const size_t space = line.find(' ');
     found.push_back({line.substr(0, space), 0, line.substr(space + 1)});
   }
   return found;
+}
+
+// A role that nothing has would load nothing and look like success.
+void require_roles(const std::set<std::string>& roles, const Signatures& wanted,
+                   std::span<const StateEntry> entries) {
+  std::set<std::string> found, there;
+  for (const auto& [key, signature] : wanted) found.insert(key.second);
+  for (const auto& entry : entries) there.insert(entry.role);
+  for (const auto& role : roles)
+    require(found.contains(role), ExitCode::usage, "no tensor to be loaded has the role ", role,
+            " that LoadOptions::roles names; they have ",
+            join(std::vector(there.begin(), there.end())));
 }
 
 void expect_file_of_rank_zero(const Storage& storage, const std::string& name) {
@@ -102,17 +114,21 @@ void load_entries(Communicator& world, const Storage& storage, const std::string
   for (const auto& entry : entries)
     if (chosen(entry.role)) mine.push_back(entry);
   const auto descriptions = agree(world, "wanted", [&] { return describe_entries(mine); });
+  const Signatures wanted = wanted_by_all(descriptions);
+  std::set<std::string> buffers;  // chosen or not
+  for (const auto& entry : entries)
+    if (entry.role == "buffer") buffers.insert(entry.name);
+  const auto by_key = saved_tensors(manifest, buffers);
   Signatures saved;
-  std::map<TensorKey, const ManifestEntry*> by_key;
-  for (const auto& entry : manifest.entries) {
-    if (!chosen(entry.role)) continue;
-    saved[{entry.name, entry.role}] = {entry.dtype, entry.shape};
-    by_key[{entry.name, entry.role}] = &entry;
-  }
-  const Fit fit = compare(saved, wanted_by_all(descriptions), options);
+  for (const auto& [key, entry] : by_key)
+    if (chosen(key.second)) saved[key] = {entry->dtype, entry->shape};
+  const Fit fit = compare(saved, wanted, options);
   const std::string path = storage.path(folder);
   // Told to all, since each rank has its own options.
-  const auto misfits = agree(world, "fit", [&] { return fit.misfit; });
+  const auto misfits = agree(world, "fit", [&] {
+    require_roles(options.roles, wanted, entries);
+    return fit.misfit;
+  });
   const bool same = std::all_of(misfits.begin(), misfits.end(),
                                 [&](const auto& misfit) { return misfit == misfits[0]; });
   for (size_t rank = 0; rank < misfits.size(); ++rank)
@@ -124,26 +140,26 @@ void load_entries(Communicator& world, const Storage& storage, const std::string
   if (world.rank() == 0 && !fit.notes.empty())
     log_info(text("loading ", path, ": ", join(fit.notes, "; ")));
 
-  agree(world, "read", [&] {
+  const auto read = [&] {
     std::vector<ReadJob> jobs;
     for (const auto& entry : mine)
       if (!fit.kept.contains({entry.name, entry.role}))
         jobs.push_back({&entry, by_key.at({entry.name, entry.role})});
     read_parts(storage, folder, jobs);
     return std::string();
-  });
+  };
+  agree(world, "read", read, disk_deadline);
 }
 
 void prepare_checkpoints(Communicator& world, const std::string& folder, bool shared) {
   const auto storage = open_by_all(world, folder);
-  const auto told = agree(world, "folder", [&] {
-    if (world.rank() != 0) return std::string();
+  const auto begin = [&] {
     remove_unfinished(*storage);
     const std::string name = text(".tmp-probe-", std::hex, std::random_device{}());
     storage->create(name)->finish();
     return name;
-  });
-  const std::string& probe = told[0];
+  };
+  const std::string probe = agree_with_first(world, "folder", begin, disk_deadline);
   const std::string own = text(probe, "-", world.rank());
   const auto check = [&] {
     storage->create(own)->finish();
@@ -151,13 +167,20 @@ void prepare_checkpoints(Communicator& world, const std::string& folder, bool sh
     if (shared) expect_file_of_rank_zero(*storage, probe);
     return std::string();
   };
+  const auto remove = [&] {
+    storage->remove(probe);
+    return std::string();
+  };
   try {
     agree(world, "folder", check);
   } catch (...) {
-    if (world.rank() == 0) storage->remove(probe);
+    if (world.rank() == 0) try {
+        remove();
+      } catch (const std::exception&) {  // the next start removes it
+      }
     throw;
   }
-  if (world.rank() == 0) storage->remove(probe);
+  agree_with_first(world, "folder", remove);
 }
 
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,

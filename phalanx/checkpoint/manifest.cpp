@@ -49,8 +49,13 @@ Dtype parse_dtype(const std::string& wanted) {
   fail(ExitCode::checkpoint, "element type ", wanted, " is not known");
 }
 
-bool plain_name(const std::string& file) {
-  return !file.empty() && file.front() != '.' && file.find('/') == std::string::npos;
+// 2100-01-01: a later time of creation is none, and would make every later checkpoint the older.
+constexpr int64_t latest_creation = 4'102'444'800'000'000'000;
+
+// The sum of numbers that are not negative.
+void add(int64_t& sum, int64_t bytes, const char* of) {
+  require(!__builtin_add_overflow(sum, bytes, &sum), ExitCode::checkpoint, of,
+          " have more bytes in all than 63 bits can count");
 }
 
 ManifestEntry::Part parse_part(const json& fields) {
@@ -103,14 +108,19 @@ Manifest parse(const json& fields) {
           " is not the one that this program reads, ", Manifest::format_version);
   manifest.run = parse_run(fields.at("run"));
   manifest.created = fields.at("created").get<int64_t>();
+  require(manifest.created >= 0 && manifest.created <= latest_creation, ExitCode::checkpoint,
+          "it says that it was created ", manifest.created, " nanoseconds after 1970");
   manifest.files = fields.at("files").get<std::map<std::string, int64_t>>();
   for (const auto& [file, bytes] : manifest.files)
-    require(plain_name(file) && bytes >= 0, ExitCode::checkpoint, "'", file,
+    require(is_plain_name(file) && bytes >= 0, ExitCode::checkpoint, "'", file,
             "' is no name of a file in the checkpoint's folder");
+  int64_t in_files = 0, in_tensors = 0;
+  for (const auto& [file, bytes] : manifest.files) add(in_files, bytes, "its files");
   std::set<std::pair<std::string, std::string>> seen;
   for (const json& entry : fields.at("tensors")) {
     manifest.entries.push_back(parse_entry(entry, manifest.files));
     const auto& last = manifest.entries.back();
+    add(in_tensors, element_count(last.shape) * size_of(last.dtype), "its tensors");
     require(seen.emplace(last.name, last.role).second, ExitCode::checkpoint, last.name, " (",
             last.role, ") is listed twice");
   }

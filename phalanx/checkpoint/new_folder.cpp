@@ -19,8 +19,8 @@ std::string folder_of(const std::string& path) {
 
 NewFolder::NewFolder(const std::string& path) : path_(path) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
-  const bool taken =
-      is_url(path_) ? !open_storage(path_)->list("").empty() : std::filesystem::exists(path_);
+  const bool taken = is_url(path_) ? !open_storage(path_)->list("").empty()
+                                   : kind_of_path(path_, ExitCode::checkpoint) != PathKind::nothing;
   require(!taken, ExitCode::checkpoint, path_,
           " exists already; name another folder, or remove it first");
   aside_ = is_url(path_) ? path_ : text(path_, ".unfinished-", std::hex, std::random_device{}());

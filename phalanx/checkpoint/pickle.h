@@ -70,7 +70,7 @@ class Pickle {
   std::string describe(Ref ref) const;
 
  private:
-  friend class PickleReader;
+  friend class PickleMachine;
   struct Node {
     Kind kind = Kind::none;
     std::variant<std::monostate, int64_t, double, std::string, std::vector<Ref>> value;

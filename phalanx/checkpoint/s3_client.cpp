@@ -77,12 +77,16 @@ size_t on_header(char* data, size_t one, size_t count, void* user) {
   return line.size();
 }
 
+// A server that completes an upload begins its answer, 200, before it knows how that ends.
+bool done(const S3Request& request, const S3Response& response) {
+  return response.good() && (request.method != "POST" || response.code().empty());
+}
+
 bool worth_another_attempt(const S3Response& response) {
   if (response.hopeless) return false;
-  if (!response.trouble.empty()) return true;
-  const std::string code = response.status < 500 ? response.code() : "";
-  return response.status >= 500 || response.status == 429 || response.status == 408 ||
-         code == "RequestTimeout" || code == "OperationAborted";
+  if (!response.trouble.empty() || response.server_in_trouble()) return true;
+  const std::string code = response.code();
+  return response.status == 408 || code == "RequestTimeout" || code == "OperationAborted";
 }
 
 class HeaderList {
@@ -100,6 +104,12 @@ class HeaderList {
 void set_s3_patience(const S3Patience& patience) { current_patience = patience; }
 
 std::string S3Response::code() const { return read_s3_error(body).code; }
+
+bool S3Response::server_in_trouble() const {
+  if (status >= 500 || status == 429) return true;
+  const std::string said = code();
+  return said == "InternalError" || said == "SlowDown" || said == "ServiceUnavailable";
+}
 
 // Handles that are not in use; each keeps its connection open.
 struct S3Client::Connections {
@@ -226,7 +236,7 @@ S3Response S3Client::perform(const S3Request& request) const {
     response.attempts = attempts;
     const auto half = std::chrono::milliseconds(pause.count() / 2);
     const auto wait = half + std::chrono::milliseconds(random() % (half.count() + 1));
-    if (response.good() || !worth_another_attempt(response) || attempts >= most ||
+    if (done(request, response) || !worth_another_attempt(response) || attempts >= most ||
         Clock::now() + wait > end)
       return response;
     std::this_thread::sleep_for(wait);  // all ranks at once would meet again: half is random
@@ -256,8 +266,7 @@ std::string S3Client::advice(const S3Response& response) const {
       region != response.headers.end() && region->second != settings_.region)
     return text("; set AWS_REGION to ", region->second, ", where the bucket is (it was ",
                 settings_.region, ")");
-  if (response.status >= 500 || response.status == 429)
-    return "; the server is in trouble: try again later";
+  if (response.server_in_trouble()) return "; the server is in trouble: try again later";
   return "";
 }
 

@@ -45,7 +45,8 @@ struct S3Response {
   bool hopeless = false;  ///< such a trouble that another attempt would meet it too
   int attempts = 0;
   bool good() const { return trouble.empty() && status >= 200 && status < 300; }
-  std::string code() const;  ///< "NoSuchKey", from the body
+  std::string code() const;        ///< "NoSuchKey", from the body
+  bool server_in_trouble() const;  ///< as it says itself; later it may do what was asked
 };
 
 /// Signed requests to one bucket over connections that are kept. From several threads at once.
@@ -56,7 +57,7 @@ class S3Client {
   const std::string& bucket() const { return bucket_; }
 
   /// The answer, after as many attempts as it took: lost connections, stalls, cut bodies and what
-  /// servers answer in trouble (5xx, 429) are tried again.
+  /// servers answer in trouble (5xx, 429, a 200 with such an error in its body) are tried again.
   S3Response perform(const S3Request& request) const;
   /// The same; Error(checkpoint) if it is not good. `doing` begins the sentence: "cannot read x".
   S3Response require_good(const S3Request& request, std::string_view doing) const;

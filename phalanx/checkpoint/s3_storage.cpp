@@ -16,18 +16,26 @@ namespace {
 
 constexpr const char* manifest_name = "manifest.json";
 
+// A server that leads back to a page would be asked for ever.
+void require_new(std::set<std::string>& seen, const std::string& next, const std::string& path) {
+  require(seen.insert(next).second, ExitCode::checkpoint, "cannot list ", path,
+          ": the server's pages come back to '", next, "'");
+}
+
 // Every page of a list of keys that begin with `prefix`; with `delimiter`, folders are not entered.
 S3Page list_all(const S3Client& client, const std::string& prefix, bool enter,
                 const std::string& path) {
   S3Request request{.query = {{"list-type", "2"}, {"prefix", prefix}}};
   if (!enter) request.query["delimiter"] = "/";
   S3Page all;
+  std::set<std::string> seen;
   while (true) {
     const S3Response response = client.require_good(request, "cannot list " + path);
     S3Page page = read_s3_page(response.body, path);
     std::move(page.objects.begin(), page.objects.end(), std::back_inserter(all.objects));
     std::move(page.folders.begin(), page.folders.end(), std::back_inserter(all.folders));
     if (page.next.empty()) return all;
+    require_new(seen, page.next, path);
     request.query["continuation-token"] = page.next;
   }
 }
@@ -37,6 +45,7 @@ std::vector<S3Page::Object> open_uploads(const S3Client& client, const std::stri
                                          const std::string& path) {
   S3Request request{.query = {{"uploads", ""}, {"prefix", prefix}}};
   std::vector<S3Page::Object> all;
+  std::set<std::string> seen;
   while (true) {
     const S3Response response = client.perform(request);
     if (response.trouble.empty() && (response.status == 403 || response.status == 501)) {
@@ -50,6 +59,7 @@ std::vector<S3Page::Object> open_uploads(const S3Client& client, const std::stri
     S3Page page = read_s3_page(response.body, path);
     std::move(page.objects.begin(), page.objects.end(), std::back_inserter(all));
     if (page.next.empty()) return all;
+    require_new(seen, page.next + " " + page.next_upload, path);
     request.query["key-marker"] = page.next;
     request.query["upload-id-marker"] = page.next_upload;
   }
@@ -163,6 +173,13 @@ std::string S3Storage::publish(const std::string& unfinished, int64_t step) {
             text("the checkpoint is complete, but the one it replaced is left: ", error.what()));
       }
   return unfinished;
+}
+
+std::vector<std::string> S3Storage::checkpoints() const {
+  std::vector<std::string> names;
+  for (const Item& item : list(""))
+    if (item.is_folder && step_of(item.name) && has_manifest(item.name)) names.push_back(item.name);
+  return names;
 }
 
 std::vector<std::string> S3Storage::unfinished() const {

@@ -26,6 +26,7 @@ class S3Storage final : public Storage {
   void remove(const std::string& name) override;
   std::string begin(int64_t step) override;
   std::string publish(const std::string& unfinished, int64_t step) override;
+  std::vector<std::string> checkpoints() const override;
   std::vector<std::string> unfinished() const override;
 
  private:

@@ -23,10 +23,19 @@ const char* safetensors_name(Dtype dtype) {
   return "?";
 }
 
-Dtype safetensors_dtype(const std::string& name) {
-  for (auto [known, known_name] : dtype_names)
+// A good file all the same: an error without "damaged".
+struct UnreadType {
+  std::string sentence;
+};
+
+Dtype safetensors_dtype(const std::string& tensor, const std::string& name) {
+  std::vector<std::string> read;
+  for (auto [known, known_name] : dtype_names) {
     if (name == known_name) return known;
-  fail(ExitCode::checkpoint, "element type ", name, " is not supported");
+    read.emplace_back(known_name);
+  }
+  throw UnreadType{
+      text("tensor ", tensor, " holds elements of type ", name, "; ", join(read), " are read")};
 }
 
 // A tensor whose type may be unknown is only asked for its place.
@@ -34,7 +43,7 @@ TensorInfo parse_tensor(const std::string& name, const json& fields, int64_t dat
                         int64_t data_bytes, bool skipped) {
   TensorInfo info;
   info.name = name;
-  if (!skipped) info.dtype = safetensors_dtype(fields.at("dtype").get<std::string>());
+  if (!skipped) info.dtype = safetensors_dtype(name, fields.at("dtype").get<std::string>());
   info.shape = fields.at("shape").get<std::vector<int64_t>>();
   const auto offsets = fields.at("data_offsets").get<std::vector<int64_t>>();
   int64_t bytes = size_of(info.dtype);
@@ -142,6 +151,8 @@ std::vector<TensorInfo> read_safetensors_header(
       if (name != "__metadata__")
         tensors.push_back(
             parse_tensor(name, fields, data_begin, file.size() - data_begin, skipped(name)));
+  } catch (const UnreadType& unread) {
+    fail(ExitCode::checkpoint, file.path(), ": ", unread.sentence);
   } catch (const std::exception& error) {
     fail(ExitCode::checkpoint, file.path(), " is damaged: ", error.what());
   }

@@ -17,7 +17,8 @@ std::string SaveJob::write(TaskProgress& progress) {
 
 void SaveJob::make_manifest() {
   manifest = finish_manifest(*plan, reports, run);
-  manifest.created = creation_time(*folder);
+  manifest.created =
+      created_before > 0 ? creation_time_after(created_before) : creation_time(*folder);
   if (local) manifest.created = std::max(manifest.created, creation_time(*local));
 }
 
@@ -25,6 +26,7 @@ std::string SaveJob::publish_local(TaskProgress& progress) {
   make_manifest();
   if (!size_defects(*local, local_unfinished, manifest).empty()) return "";
   write_manifest(*local, local_unfinished, to_json(manifest), write_options(), progress);
+  if (progress.cancelled) return "";  // another save may be on its way by now
   const std::string path = publish(*local, local_unfinished, run.step);
   local_unfinished.clear();
   delete_old(*local, 1, 0);
@@ -43,10 +45,21 @@ std::string SaveJob::copy(TaskProgress& progress) {
 std::string SaveJob::publish_folder(TaskProgress& progress) {
   if (!local) make_manifest();
   write_manifest(*folder, unfinished, to_json(manifest), write_options(), progress);
+  if (progress.cancelled) return "";
   const std::string path = publish(*folder, unfinished, run.step);
   unfinished.clear();
-  if (options.keep > 0) delete_old(*folder, options.keep, options.keep_every);
+  if (options.keep > 0 && !progress.cancelled)
+    delete_old(*folder, options.keep, options.keep_every);
   return path;
+}
+
+void SaveJob::discard() {
+  remove_local();
+  if (rank != 0 || unfinished.empty()) return;
+  try {
+    folder->remove(unfinished);
+  } catch (const Error&) {  // the next start removes it
+  }
 }
 
 void SaveJob::remove_local() {

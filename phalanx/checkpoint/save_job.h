@@ -26,6 +26,7 @@ struct SaveJob {
   std::string unfinished, local_unfinished;  // folders that are written; "": none
   std::string local_name;                    // what is copied from the local folder
   std::vector<std::string> reports;          // of every rank's file
+  int64_t created_before = 0;                // of the newest in the folder; 0: to be read there
   Manifest manifest;
 
   /// This rank's file, into the local folder if there is one; returns its report.
@@ -40,6 +41,8 @@ struct SaveJob {
   /// What is left where the local folder did not become a checkpoint. Ranks of a host may meet
   /// here.
   void remove_local();
+  /// What is left of a save that failed.
+  void discard();
 
  private:
   WriteOptions write_options() const { return {options.verify_after_save, options.retry_pause}; }

@@ -10,6 +10,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/agree.h"
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/plan.h"
 #include "phalanx/checkpoint/save_job.h"
@@ -20,6 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
+using std::chrono::milliseconds;
 
 void check_run(const RunState& run, const Storage& folder) {
   require(run.step >= 0 && run.consumed_samples >= 0, ExitCode::checkpoint, "cannot save step ",
@@ -28,6 +30,11 @@ void check_run(const RunState& run, const Storage& folder) {
     if (const double* number = std::get_if<double>(&value))
       require(std::isfinite(*number), ExitCode::checkpoint, "cannot save the value ", key, " = ",
               *number, " in ", folder.path(""), "; it must be finite");
+}
+
+// How long a task that was cancelled may take to end.
+milliseconds cancel_deadline(milliseconds deadline) {
+  return std::min<milliseconds>(deadline, std::chrono::seconds(10));
 }
 
 void require_space(const Storage& storage, int64_t wanted, const std::string& what) {
@@ -46,7 +53,7 @@ Saver::Saver(Communicator& world, const std::string& folder, SaveOptions options
     if (!options_.local.empty()) {
       require(options_.local.find("://") == std::string::npos, ExitCode::checkpoint,
               "checkpoint.local = ", options_.local, " must be a folder of this host");
-      local_ = open_storage(options_.local);
+      local_ = open_storage(local_place(options_.local, folder));
     }
     return std::string();
   });
@@ -115,7 +122,7 @@ void Saver::begin(const RunState& run, std::span<const StateEntry> entries) {
   plan(entries);
   const auto save = std::make_shared<SaveJob>();
   save->options = options_, save->folder = folder_, save->local = local_, save->plan = plan_;
-  save->run = run, save->rank = world_.rank();
+  save->run = run, save->rank = world_.rank(), save->created_before = created_;
   save->file.name = state_file_name(world_.rank(), world_.size());
   save->file.step = run.step;
   save_ = save;
@@ -149,17 +156,36 @@ void Saver::start(Phase phase, std::function<std::string(TaskProgress&)> work) {
   task_ = work ? Task(std::move(work)) : Task();
   progress_ = 0;
   moved_ = Clock::now();
+  cancelling_ = stuck_ = unanswered_ = false;
 }
 
-// Where all ranks are with this phase.
-Saver::Look Saver::look() {
-  enum : int64_t { working, ended, failed, stuck };
+void Saver::cancel() {
+  task_.cancel();
+  if (!cancelling_) cancelled_ = Clock::now();
+  cancelling_ = true;
+}
+
+// It still has the parts that it writes, so the next save takes other memory.
+void Saver::abandon() {
+  task_.abandon();
+  staging_.reset();
+  unanswered_ = true;
+}
+
+// Whether the phase is over on all ranks. If one failed or is stuck all cancel theirs; a disk may
+// keep a task that was cancelled for ever, so they are waited for only a while.
+bool Saver::look() {
+  enum : int64_t { working, stuck, late, ended, failed };
   int64_t mine = ended;
-  if (task_.status() == Task::Status::failed) mine = failed;
-  if (task_.status() == Task::Status::running) {
+  const auto status = task_.status();
+  if (status == Task::Status::failed) mine = failed;
+  if (status == Task::Status::running) {
     if (const int64_t progress = task_.progress(); progress != progress_)
       progress_ = progress, moved_ = Clock::now();
-    mine = Clock::now() - moved_ > options_.deadline ? stuck : working;
+    if (!cancelling_ && Clock::now() - moved_ > options_.deadline) stuck_ = true;
+    const bool too_late =
+        cancelling_ && Clock::now() - cancelled_ > cancel_deadline(options_.deadline);
+    mine = too_late ? late : stuck_ ? stuck : working;
   }
   at::Tensor all = at::empty({world_.size()}, at::kLong);
   const at::Tensor own = at::full({1}, mine, at::kLong);
@@ -167,28 +193,31 @@ Saver::Look Saver::look() {
   handle.wait();
   handle.wait_inputs();
   const int64_t* states = all.const_data_ptr<int64_t>();
-  const int64_t worst = *std::max_element(states, states + world_.size());
-  if (worst <= ended && std::count(states, states + world_.size(), ended) < world_.size())
-    return Look::working;
-  task_.cancel();  // of no effect if all ended
-  return mine == stuck ? Look::stuck : Look::ended;
+  const auto any = [&](int64_t state) {
+    return std::find(states, states + world_.size(), state) != states + world_.size();
+  };
+  if (any(stuck) || any(late)) unanswered_ = true;
+  if (any(failed) || any(stuck) || any(late)) cancel();
+  return any(late) || !(any(working) || any(stuck));
+}
+
+// What this rank says about the phase that is over. If its task still runs, another rank failed or
+// this one is stuck.
+std::string Saver::result() {
+  const bool runs = task_.status() == Task::Status::running;
+  if (runs) abandon();
+  require(!stuck_, ExitCode::checkpoint, "saving step ", save_->run.step, " in ", folder_->path(""),
+          " got no further for ",
+          std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count(),
+          " s; the disk or the server does not answer");
+  return runs ? "" : task_.result();
 }
 
 bool Saver::advance() {
   if (!save_) return false;
-  const Look seen = look();
-  if (seen == Look::working) return true;
+  if (!look()) return true;
   try {
-    next(agree(world_, "save", [&] {
-      if (seen == Look::stuck) {
-        task_.abandon();
-        fail(ExitCode::checkpoint, "saving step ", save_->run.step, " in ", folder_->path(""),
-             " got no further for ",
-             std::chrono::duration_cast<std::chrono::seconds>(options_.deadline).count(),
-             " s; the disk or the server does not answer");
-      }
-      return task_.result();
-    }));
+    next(agree(world_, "save", [&] { return result(); }));
   } catch (...) {
     discard();
     throw;
@@ -228,6 +257,8 @@ void Saver::next(const std::vector<std::string>& told) {
     });
   } else {
     newest_ = told[0];
+    // Only this run writes in a folder (lock.h), but not so in an object store.
+    if (folder_->path("").find("://") == std::string::npos) created_ = save->manifest.created;
     save->unfinished.clear();
     save_.reset();
     start(Phase::idle, {});
@@ -235,17 +266,21 @@ void Saver::next(const std::vector<std::string>& told) {
 }
 
 void Saver::discard() {
-  task_.cancel();
-  task_ = Task();
-  phase_ = Phase::idle;
-  if (!save_) return;
-  const auto save = std::move(save_);
-  save_.reset();
-  save->remove_local();
-  if (world_.rank() == 0 && !save->unfinished.empty()) try {
-      folder_->remove(save->unfinished);
-    } catch (const Error&) {  // the next start removes it
-    }
+  const auto patience = cancel_deadline(options_.deadline);
+  cancel();
+  task_.wait_for(patience);
+  if (task_.status() == Task::Status::running) abandon();
+  const auto save = std::exchange(save_, nullptr);
+  const bool removes = save && !unanswered_;
+  start(Phase::idle, {});
+  created_ = 0;
+  if (!removes) return;
+  Task removal([save](TaskProgress&) {
+    save->discard();
+    return std::string();
+  });
+  removal.wait_for(patience);
+  if (removal.status() == Task::Status::running) removal.abandon();
 }
 
 void Saver::await(bool copied_too) {

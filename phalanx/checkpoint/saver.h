@@ -24,7 +24,7 @@ struct SaveOptions {
   int64_t keep_every = 0;          ///< those of every so many steps are never deleted; 0: none
   bool async = false;              ///< save() returns when the state is copied
   bool verify_after_save = false;  ///< every rank reads its file back before it is published
-  std::string local;               ///< a folder of this host that is saved to first; "": none
+  std::string local;               ///< of this host, saved to first (see local_place()); "": none
   std::chrono::milliseconds deadline{std::chrono::minutes(30)};  ///< without a byte written
   std::chrono::milliseconds retry_pause{200};  ///< before an error that may pass is tried again
 };
@@ -47,7 +47,8 @@ class Saver {
   bool advance();
   void await_published();  ///< until the checkpoint is there, if only in the local folder
   void finish();           ///< until nothing is in flight
-  /// Ends what is in flight without the other ranks; the checkpoint does not appear.
+  /// Ends what is in flight without the other ranks; the checkpoint does not appear. A disk that
+  /// does not answer is left alone: the next start removes what is there.
   void discard();
 
   bool in_flight() const { return phase_ != Phase::idle; }
@@ -55,8 +56,10 @@ class Saver {
 
  private:
   enum class Phase { idle, writing, publishing, copying, publishing_copy };
-  enum class Look { working, ended, stuck };  // stuck: this rank is
-  Look look();
+  bool look();
+  std::string result();
+  void cancel();
+  void abandon();
   void plan(std::span<const StateEntry> entries);
   void check_space(const std::string& what) const;
   void add_parts(SaveJob& save, std::span<const StateEntry> entries);
@@ -76,7 +79,11 @@ class Saver {
   std::shared_ptr<SaveJob> save_;  // in flight
   Task task_;
   int64_t progress_ = 0;  // of the task, and when it last changed
-  std::chrono::steady_clock::time_point moved_;
+  std::chrono::steady_clock::time_point moved_, cancelled_;
+  bool cancelling_ = false;  // since cancelled_
+  bool stuck_ = false;       // this rank's disk took nothing for as long as `deadline`
+  bool unanswered_ = false;  // a rank's task may run on: its disk did not let go of it
+  int64_t created_ = 0;      // rank 0: of the newest in the folder; 0: to be read there
 };
 
 }  // namespace phalanx

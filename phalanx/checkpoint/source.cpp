@@ -1,9 +1,9 @@
 #include "phalanx/checkpoint/source.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "phalanx/base/error.h"
+#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/huggingface.h"
@@ -21,8 +21,7 @@ Source open_checkpoint(std::shared_ptr<Storage> storage, const std::string& fold
   Source source{.format = "phalanx", .storage = storage, .folder = folder};
   source.path = storage->path(folder);
   source.manifest = read_manifest(*storage, folder);
-  const auto defects = size_defects(*storage, folder, source.manifest);
-  require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+  require_sizes(*storage, folder, source.manifest);
   return source;
 }
 
@@ -59,9 +58,14 @@ std::optional<Source> open_file(const std::string& path) {
   return std::nullopt;
 }
 
+bool is_file(const std::string& path) {
+  return path.find("://") == std::string::npos &&
+         kind_of_path(path, ExitCode::checkpoint) == PathKind::file;
+}
+
 // What lies there instead, as the end of a sentence.
 std::string found_at(const std::string& path) {
-  if (std::filesystem::is_regular_file(path)) return "it is a file of another kind";
+  if (is_file(path)) return "it is a file of another kind";
   std::vector<std::string> names;
   for (const auto& item : open_storage(path)->list("")) names.push_back(item.name);
   if (names.empty()) return "there is nothing";
@@ -75,7 +79,7 @@ std::string found_at(const std::string& path) {
 std::optional<Source> find_source(const std::string& given) {
   std::string path = given;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  if (std::filesystem::is_regular_file(path)) return open_file(path);
+  if (is_file(path)) return open_file(path);
   std::shared_ptr<Storage> storage = open_storage(path);
   const Items items = storage->list("");
   return items.empty() ? open_file(path) : open_folder(path, storage, items);

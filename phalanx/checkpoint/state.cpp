@@ -8,6 +8,18 @@
 
 namespace phalanx {
 
+namespace {
+
+Dtype dtype_of_named(const at::Tensor& tensor, const std::string& name, const std::string& role) {
+  try {
+    return dtype_of(tensor);
+  } catch (const Error& error) {
+    fail(error.code(), name, " (", role, "): ", error.what());
+  }
+}
+
+}  // namespace
+
 std::vector<StateEntry> shard_entries(const ParameterSpec& spec, int64_t begin, int64_t end,
                                       const at::Tensor& shard, const std::string& role) {
   const int64_t count = std::max<int64_t>(0, end - begin);
@@ -20,7 +32,8 @@ std::vector<StateEntry> shard_entries(const ParameterSpec& spec, int64_t begin, 
   const at::Tensor flat = count > 0 ? shard.detach() : at::Tensor();
   std::vector<StateEntry> entries;
   for (const Piece& piece : spec.pieces) {
-    StateEntry entry{piece.name, role, dtype_of(shard), piece.global_shape, {}};
+    StateEntry entry{
+        piece.name, role, dtype_of_named(shard, piece.name, role), piece.global_shape, {}};
     for (const Box& range : ranges) {
       const auto common = intersection(range, piece.local);
       if (!common) continue;
@@ -42,12 +55,9 @@ std::vector<StateEntry> whole_entries(const ParameterSpec& spec, const at::Tenso
 }
 
 StateEntry whole_entry(std::string name, std::string role, const at::Tensor& tensor) {
+  const Dtype dtype = dtype_of_named(tensor, name, role);
   const std::vector<int64_t> shape = tensor.sizes().vec();
-  return {std::move(name),
-          std::move(role),
-          dtype_of(tensor),
-          shape,
-          {{whole_box(shape), tensor.detach()}}};
+  return {std::move(name), std::move(role), dtype, shape, {{whole_box(shape), tensor.detach()}}};
 }
 
 }  // namespace phalanx

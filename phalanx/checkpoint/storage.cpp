@@ -23,6 +23,10 @@ std::string in_folder(const std::string& folder, const std::string& name) {
   return folder.empty() ? name : name.empty() ? folder : folder + "/" + name;
 }
 
+bool is_plain_name(const std::string& file) {
+  return !file.empty() && file.front() != '.' && file.find('/') == std::string::npos;
+}
+
 bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder) {
   return std::any_of(items.begin(), items.end(), [&](const auto& item) {
     return item.name == name && item.is_folder == folder;
@@ -31,6 +35,8 @@ bool holds(const std::vector<Storage::Item>& items, const std::string& name, boo
 
 std::string read_text(const Storage& storage, const std::string& name) {
   const auto file = storage.open(name);
+  require(file->size() <= longest_text, ExitCode::checkpoint, file->path(), " has ", file->size(),
+          " bytes; of such a file at most ", longest_text, " are read");
   std::string contents(file->size(), '\0');
   file->read(contents.data(), file->size(), 0);
   return contents;

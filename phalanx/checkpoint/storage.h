@@ -51,7 +51,11 @@ class Storage {
   /// Makes the finished folder the checkpoint of `step`; returns its lasting name ("step-20"). An
   /// older one of that step is replaced, never before the new one is whole.
   virtual std::string publish(const std::string& unfinished, int64_t step) = 0;
-  /// What saves that were killed left here: to be removed, never to be read.
+  /// The folders here, named step-N, that are checkpoints or were some: an object store's
+  /// unfinished ones, without a manifest, are none.
+  virtual std::vector<std::string> checkpoints() const = 0;
+  /// What saves that were killed left here: to be removed, never to be read. Only who may write
+  /// asks.
   virtual std::vector<std::string> unfinished() const = 0;
 };
 
@@ -61,10 +65,14 @@ std::unique_ptr<Storage> open_storage(const std::string& where);
 /// `folder`/`name`; `name` if the folder is "", the place itself.
 std::string in_folder(const std::string& folder, const std::string& name);
 
+/// A name without folders that does not begin with a dot: what a file of a checkpoint is called.
+bool is_plain_name(const std::string& file);
+
 /// Whether `items` have a folder, or a file, of that name.
 bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder);
 
-/// A small file as a whole.
+/// A small file as a whole; Error(checkpoint) if it has more than longest_text bytes.
+constexpr int64_t longest_text = 1 << 30;
 std::string read_text(const Storage& storage, const std::string& name);
 
 /// The step of a checkpoint's folder, named step-N or step-N-K; none if the name is another.

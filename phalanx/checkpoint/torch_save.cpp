@@ -163,8 +163,11 @@ class ContentsReader {
             " lies in something that is no storage");
     const std::string_view type = dtype.empty() ? pickle_.global(id[1]) : dtype;
     const auto known = dtype.empty() ? dtype_of_storage(type) : dtype_of_torch(type);
-    require(known.has_value(), ExitCode::checkpoint, pickle_.label(), ": ", place(path),
-            " has elements of ", type, "; ", readable_dtypes);
+    if (!known) {  // no error yet: what is left out may have any type
+      out.unread = text(pickle_.label(), ": ", place(path), " has elements of ", type, "; ",
+                        readable_dtypes);
+      return;
+    }
     out.dtype = *known;
     const std::string& key = pickle_.text(id[2], "a storage's key");
     const auto record = archive_.entries.find("data/" + key);
@@ -244,7 +247,9 @@ Source open_torch_save(std::shared_ptr<Storage> storage, const std::string& file
     ManifestEntry entry;
     entry.dtype = tensor.dtype;
     entry.shape = tensor.shape;
-    entry.parts.push_back(part_of(tensor, whole_box(tensor.shape), file));
+    if (tensor.unread.empty())
+      entry.parts.push_back(part_of(tensor, whole_box(tensor.shape), file));
+    tensors.unread.push_back(tensor.unread);
     tensors.paths.push_back(keys.empty() ? std::vector<std::string>{"tensor"} : keys);
     tensors.entries.push_back(std::move(entry));
   }

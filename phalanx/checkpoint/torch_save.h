@@ -18,6 +18,7 @@ struct StoredTensor {
   std::vector<int64_t> strides;  ///< in elements
   int64_t offset = 0;            ///< of the first element, in the file
   int64_t bytes = 0;             ///< from the first element to the end of the last
+  std::string unread;            ///< why its elements cannot be read; empty if they can
 };
 
 /// What torch.save wrote: the tensors under the keys that lead to them ("model", "wte.weight";

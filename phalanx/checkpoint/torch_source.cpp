@@ -48,6 +48,13 @@ void take_step(Source& source) {
   std::erase_if(source.manifest.entries, [](const auto& entry) { return entry.role == "step"; });
 }
 
+// A file of torch.save does not say what model it is of; the embedding's name does.
+bool names_gpt2(const TorchNames& names) {
+  return std::any_of(names.names.begin(), names.names.end(), [](const TorchName& name) {
+    return name.name == "wte.weight" || name.name == "transformer.wte.weight";
+  });
+}
+
 }  // namespace
 
 ManifestEntry::Part part_of(const StoredTensor& tensor, const Box& box, const std::string& file) {
@@ -65,11 +72,15 @@ void add_torch_tensors(Source& source, TorchTensors tensors,
   require(!tensors.entries.empty(), ExitCode::checkpoint, source.path, " holds no tensor",
           tensors.others.empty() ? "" : ", only " + some_of(tensors.others));
   const TorchNames found = name_torch_tensors(tensors.paths, prefix);
+  const std::string model_type = tensors.transformers && names_gpt2(found) ? "gpt2" : "";
   auto& entries = source.manifest.entries;
   for (size_t i = 0; i < tensors.entries.size(); ++i) {
     auto [name, role] = found.names[i];
-    if (tensors.transformers && role == "parameter") name = huggingface_name("", name);
+    if (role == "parameter" && tensors.entries[i].role == "buffer") role = "buffer";
+    if (role == "parameter") name = huggingface_name(model_type, name);
     if (name.empty()) continue;
+    require(tensors.unread.empty() || tensors.unread[i].empty(), ExitCode::checkpoint,
+            tensors.unread.empty() ? "" : tensors.unread[i]);
     entries.push_back(std::move(tensors.entries[i]));
     entries.back().name = name;
     entries.back().role = role;

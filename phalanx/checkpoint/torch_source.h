@@ -16,9 +16,12 @@ ManifestEntry::Part part_of(const StoredTensor& tensor, const Box& box, const st
 /// Tensors before they have names of ours.
 struct TorchTensors {
   std::vector<std::vector<std::string>> paths;
-  std::vector<ManifestEntry> entries;  ///< one for each path
+  std::vector<ManifestEntry> entries;  ///< one for each path; role "buffer" where that is known
   std::vector<std::string> others;     ///< values that are no tensors
-  bool transformers = false;           ///< names may be those of old files of `transformers`
+  /// Of each path why its elements cannot be read, or "": an error unless it is left out. May be
+  /// empty if all can.
+  std::vector<std::string> unread;
+  bool transformers = false;  ///< names may be those of old files of `transformers`
 };
 
 /// Names the tensors, puts them into the source's manifest in its order, takes the optimizer's step

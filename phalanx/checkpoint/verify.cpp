@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "phalanx/base/error.h"
@@ -36,6 +37,28 @@ Hash hash_of_range(const Reader& file, int64_t offset, int64_t bytes) {
   return hasher.result();
 }
 
+// The parts that `share` of `shares` reads: the large ones are dealt out first, each to the share
+// that has least to read so far. Dealt out by number, one share could get all the large ones.
+std::set<const ManifestEntry::Part*> parts_of_share(const Manifest& manifest, int share,
+                                                    int shares) {
+  std::vector<const ManifestEntry::Part*> parts;
+  for (const auto& entry : manifest.entries)
+    for (const auto& part : entry.parts) parts.push_back(&part);
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+  using Load = std::pair<int64_t, int>;  // bytes, share
+  std::set<Load> loads;
+  for (int each = 0; each < shares; ++each) loads.insert({0, each});
+  std::set<const ManifestEntry::Part*> own;
+  for (const auto* part : parts) {
+    auto least = loads.extract(loads.begin());
+    if (least.value().second == share) own.insert(part);
+    least.value().first += part->bytes;
+    loads.insert(std::move(least));
+  }
+  return own;
+}
+
 }  // namespace
 
 std::string tensor_label(const std::string& name, const std::string& role) {
@@ -67,6 +90,11 @@ std::vector<std::string> size_defects(const Storage& storage, const std::string&
   return defects;
 }
 
+void require_sizes(const Storage& storage, const std::string& folder, const Manifest& manifest) {
+  const auto defects = size_defects(storage, folder, manifest);
+  require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
+}
+
 std::vector<std::string> content_defects(const Storage& storage, const std::string& folder,
                                          const Manifest& manifest, int share, int shares) {
   struct Item {
@@ -76,8 +104,8 @@ std::vector<std::string> content_defects(const Storage& storage, const std::stri
   std::map<std::string, std::vector<Item>> by_file;
   for (const auto& entry : manifest.entries)
     for (const auto& part : entry.parts) by_file[part.file].push_back({&entry, &part});
+  const auto own = parts_of_share(manifest, share, shares);
   std::vector<std::string> defects;
-  int64_t number = 0;
   for (const auto& [name, items] : by_file) try {
       const auto opened = storage.open(in_folder(folder, name));
       const Reader& file = *opened;
@@ -89,7 +117,7 @@ std::vector<std::string> content_defects(const Storage& storage, const std::stri
         compare_header(file, std::move(listed), defects);
       }
       for (const auto& [entry, part] : items) {
-        if (number++ % shares != share) continue;
+        if (!own.contains(part)) continue;
         if (hash_of_range(file, part->offset, part->bytes) != part->hash)
           defects.push_back(text(file.path(), " is damaged: ", part_name(*entry, part->box),
                                  " (bytes ", part->offset, " to ", part->offset + part->bytes,

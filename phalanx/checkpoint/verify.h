@@ -11,8 +11,11 @@ namespace phalanx {
 std::vector<std::string> size_defects(const Storage& storage, const std::string& folder,
                                       const Manifest& manifest);
 
-/// Reads every `share`-of-`shares` part and compares hashes; for share 0 also the files' own
-/// headers with the manifest. One sentence per defect.
+/// Error(checkpoint) with all of them, if there are any.
+void require_sizes(const Storage& storage, const std::string& folder, const Manifest& manifest);
+
+/// Reads `share` of `shares`, which are about equal in bytes, and compares hashes; for share 0 also
+/// the files' own headers with the manifest. One sentence per defect.
 std::vector<std::string> content_defects(const Storage& storage, const std::string& folder,
                                          const Manifest& manifest, int share = 0, int shares = 1);
 

@@ -32,17 +32,19 @@ std::string fingerprint(const Source& source) {
 // Rank 0 says what `path` means, a run's newest checkpoint for example; all open it.
 Source open_by_all(Communicator& world, const std::string& path) {
   Source source;
-  const auto told = agree(world, "weights", [&] {
-    if (world.rank() == 0) source = open_source(path);
+  const auto find = [&] {
+    source = open_source(path);
     return source.path;
-  });
-  const auto seen = agree(world, "weights", [&] {
-    if (world.rank() != 0) source = open_source(told[0]);
+  };
+  const std::string found = agree_with_first(world, "weights", find, disk_deadline);
+  const auto open = [&] {
+    if (world.rank() != 0) source = open_source(found);
     return fingerprint(source);
-  });
+  };
+  const auto seen = agree(world, "weights", open, disk_deadline);
   for (size_t rank = 1; rank < seen.size(); ++rank)
     require(seen[rank] == seen[0], ExitCode::checkpoint, "rank ", rank, " finds other tensors in ",
-            told[0], " than rank 0; copy the same files to all hosts");
+            found, " than rank 0; copy the same files to all hosts");
   return source;
 }
 
@@ -103,12 +105,13 @@ void verify_content(Communicator& world, const Source& source) {
       log_warning(text(source.path, " (", source.format, ") has no hashes to compare"));
     return;
   }
-  agree(world, "verify", [&] {
+  const auto verify = [&] {
     const auto defects = content_defects(*source.storage, source.folder, source.manifest,
                                          world.rank(), world.size());
     require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
     return std::string();
-  });
+  };
+  agree(world, "verify", verify, disk_deadline);
 }
 
 // An index that does not list a tensor is a mistake of its own, beside files and tensors that are
@@ -142,10 +145,11 @@ LoadedWeights load_weights(Communicator& world, const std::string& path, const M
   Manifest own = source.manifest;  // what has a place of its own
   std::erase_if(own.entries, [&](const auto& entry) { return tied.contains(entry.name); });
   load_entries(world, *source.storage, source.folder, own, entries, options);
-  agree(world, "tied", [&] {
+  const auto compare = [&] {
     for (const auto& [head, embedding] : tied) compare_tied(source, head, embedding, entries);
     return std::string();
-  });
+  };
+  agree(world, "tied", compare, disk_deadline);
   LoadedWeights loaded{source.path, source.format, source.manifest.run.step, ""};
   const auto config = source.manifest.run.values.find(huggingface_config_key);
   if (config != source.manifest.run.values.end())
@@ -154,8 +158,7 @@ LoadedWeights load_weights(Communicator& world, const std::string& path, const M
 }
 
 bool has_weights(Communicator& world, const std::string& folder) {
-  const auto told = agree(world, "weights", [&]() -> std::string {
-    if (world.rank() != 0) return "";
+  const auto look = [&]() -> std::string {
     if (find_source(folder)) return "yes";
     for (const auto& item : open_storage(folder)->list(""))
       for (const char* beginning :
@@ -166,14 +169,13 @@ bool has_weights(Communicator& world, const std::string& folder) {
             ", a form that cannot be read here; convert them to safetensors, or remove the file "
             "to start from initial values");
     return "";
-  });
-  return !told[0].empty();
+  };
+  return !agree_with_first(world, "weights", look, disk_deadline).empty();
 }
 
 void refuse_weights_only(Communicator& world, const std::string& path,
                          std::span<const StateEntry> wanted) {
-  agree(world, "weights only", [&] {
-    if (world.rank() != 0) return std::string();
+  const auto look = [&] {
     const auto found = find_source(path);
     if (!found) return std::string();  // loading says so
     const Source& source = *found;
@@ -190,8 +192,10 @@ void refuse_weights_only(Communicator& world, const std::string& path,
     for (const auto& [role, count] : present) there.push_back(text(role, " (", count, " tensors)"));
     fail(ExitCode::checkpoint, source.path, " cannot be resumed: it holds ", join(there),
          " and lacks ", join(missing), "; train.init_from = \"", path,
-         "\" starts a new run from its weights");
-  });
+         "\" starts a new run from its weights, with another train.run_dir or with train.resume = "
+         "\"never\"");
+  };
+  agree_with_first(world, "weights only", look, disk_deadline);
 }
 
 }  // namespace phalanx

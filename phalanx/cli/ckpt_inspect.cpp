@@ -1,9 +1,9 @@
 #include <ctime>
-#include <filesystem>
 #include <iomanip>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/source.h"
 #include "phalanx/cli/ckpt.h"
@@ -100,7 +100,8 @@ void print_table(const Source& source) {
 
 // Of a checkpoint of ours even if its files are damaged; of any other form that can be read.
 Source described(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path))
+  if (path.find("://") != std::string::npos ||
+      kind_of_path(path, ExitCode::checkpoint) != PathKind::file)
     for (const auto& item : open_storage(path)->list(""))
       if (item.name == "manifest.json")
         return {.format = "phalanx", .manifest = read_manifest(path), .path = path};

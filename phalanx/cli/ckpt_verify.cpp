@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/verify.h"
 #include "phalanx/cli/ckpt.h"
@@ -8,7 +9,8 @@
 namespace phalanx::cli {
 namespace {
 
-int verify(const std::string& path, bool json) {
+int verify(const std::string& given, bool json) {
+  const std::string path = resolve_checkpoint(given);
   const auto storage = open_storage(path);
   const Manifest manifest = read_manifest(*storage, "");
   auto defects = size_defects(*storage, "", manifest);
@@ -40,7 +42,7 @@ int ckpt_verify(int argc, char** argv) {
       "phalanx ckpt verify");
   std::string path;
   bool json = false;
-  app.add_option("checkpoint", path, "a folder step-N")->required();
+  app.add_option("checkpoint", path, "a folder step-N, or a run's folder (its newest)")->required();
   app.add_flag("--json", json, "one JSON object");
   if (!parse(app, argc, argv)) return 0;
   return verify(path, json);

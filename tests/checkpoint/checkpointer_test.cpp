@@ -2,6 +2,7 @@
 #include "phalanx/checkpoint/checkpointer.h"
 
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,7 +71,8 @@ TEST(Checkpointer, CheckpointsOfAnotherRunAreOlderWhateverTheirSteps) {
   });
   ::testing::internal::CaptureStderr();
   on_ranks(2, [&](Communicator& world) {
-    Checkpointer second(world, folder, {.keep = 3}, 0);
+    Checkpointer second(world, folder, {.keep = 3});
+    second.warn_of_later(0);
     save_at(second, world, 100);
   });
   const std::string warned = ::testing::internal::GetCapturedStderr();
@@ -84,8 +86,34 @@ TEST(Checkpointer, CheckpointsOfAnotherRunAreOlderWhateverTheirSteps) {
     EXPECT_EQ(newest_checkpoint(world, folder), folder + "/step-100");
   });
   ::testing::internal::CaptureStderr();  // going on from the newest of all is no other run
-  on_ranks(2, [&](Communicator& world) { Checkpointer(world, folder, {.keep = 3}, 700); });
+  on_ranks(
+      2, [&](Communicator& world) { Checkpointer(world, folder, {.keep = 3}).warn_of_later(700); });
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// With keep = 0 a save costs the same however many there are: none of them is read again.
+TEST(Checkpointer, ASaveDoesNotReadTheOnesBefore) {
+  const std::string folder = testing::temporary_folder();
+  on_ranks(1, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.keep = 0});
+    save_at(checkpointer, world, 1);
+    const int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    ASSERT_GE(events, 0);
+    ASSERT_GE(inotify_add_watch(events, (folder + "/step-1").c_str(), IN_OPEN), 0);
+    for (int64_t step : {2, 3}) save_at(checkpointer, world, step);
+    char event[4096];
+    EXPECT_EQ(read(events, event, sizeof(event)), -1) << "something was opened";
+    EXPECT_TRUE(fs::exists(folder + "/step-1/manifest.json"));
+    read_file(folder + "/step-1/manifest.json", ExitCode::checkpoint);
+    EXPECT_GT(read(events, event, sizeof(event)), 0) << "the watch sees nothing";
+    close(events);
+  });
+  int64_t created = 0;  // and yet each is later than those before
+  for (int64_t step : {1, 2, 3}) {
+    const auto manifest = read_manifest(*open_storage(folder), text("step-", step));
+    EXPECT_GT(manifest.created, created);
+    created = manifest.created;
+  }
 }
 
 // --- who may write ---

@@ -89,6 +89,7 @@ TEST(CkptCommand, InspectsAndVerifies) {
   EXPECT_EQ(json["tensors"].size(), 11u);
   EXPECT_EQ(json["config"], "a = 1\n");
   expect(ckpt({"verify", path}), 0, {"is whole", "step 12"});
+  expect(ckpt({"verify", folder}), 0, {path + " is whole"});
   EXPECT_EQ(nlohmann::json::parse(ckpt({"verify", "--json", path}).output)["defects"].size(), 0u);
 
   const std::string file = path + "/state-00001-of-00002.safetensors";
@@ -103,6 +104,27 @@ TEST(CkptCommand, InspectsAndVerifies) {
   expect(ckpt({"inspect", folder}), 6, {"step-12", "damaged"});
   expect(ckpt({"verify", folder + "/step-13"}), 6, {"there is no checkpoint", "step-13"});
   expect(ckpt({"inspect"}), 2, {"checkpoint is required"});
+}
+
+// Exit code 1 is for checkpoints that differ or are damaged, not for paths that lead nowhere.
+TEST(CkptCommand, APathThatCannotBeLookedAtIsAnErrorOfTheCheckpoint) {
+  const std::string folder = testing::temporary_folder();
+  const std::string path =
+      save_checkpoint(*single_communicator("alone"), folder, {.step = 1},
+                      std::vector{whole_entry("w", "parameter", at::ones({2}))}, 0);
+  const std::string impossible = folder + "/" + std::string(300, 'x');
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"diff", path, impossible},
+        {"inspect", impossible},
+        {"export", "--format", "dcp", path, impossible},
+        {"verify", impossible}})
+    expect(ckpt(arguments), 6, {impossible, "File name too long"});
+  const auto data = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "data");
+    return call(phalanx_command_data, std::move(arguments));
+  };
+  expect(data({"tokenize", "-o", folder + "/out", impossible}), 5,
+         {impossible, "File name too long"});
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/device/memory.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
 
@@ -89,6 +91,27 @@ TEST(Cost, AReshardedLoadReadsWhatItNeedsInBoundedMemory) {
       EXPECT_LT(peak, 32 * megabyte);
       EXPECT_EQ(testing::differences(state), "");
     });
+}
+
+// Each rank holds the text of the manifest, and not that of every rank.
+TEST(Cost, AManifestOfMegabytesIsNotGatheredOnceForEachRank) {
+  const std::string folder = testing::temporary_folder();
+  testing::run_ranks(4, [&](World& world) {
+    const auto group = world.group("world", std::vector<int>{0, 1, 2, 3});
+    count_memory();
+    std::vector<StateEntry> state;
+    for (int i = group->rank(); i < 8000; i += 4)
+      state.push_back(whole_entry(text("blocks.", i, ".a_name_as_long_as_they_are.weight"),
+                                  "parameter", at::full({2}, i)));
+    save_checkpoint(*group, folder, {.step = 1}, state, 0);
+    const auto manifest =
+        static_cast<int64_t>(std::filesystem::file_size(folder + "/step-1/manifest.json"));
+    EXPECT_GT(manifest, 2 * megabyte);
+    reset_peak_memory();
+    const int64_t before = tensor_memory().current;
+    load_checkpoint(*group, folder + "/step-1", state);
+    EXPECT_LT(tensor_memory().peak - before, 2 * manifest);
+  });
 }
 
 }  // namespace

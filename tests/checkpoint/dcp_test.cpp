@@ -29,7 +29,7 @@ void write(const std::string& path, const std::string& bytes) {
 
 // What torch_oracle.py compares with: the tensors of `source`, which is not written by it.
 void list_for_oracle(const Source& source, const std::string& path) {
-  nlohmann::json listed = {{"step", source.manifest.run.step},
+  nlohmann::json listed = {{"step", std::get<int64_t>(source.manifest.run.values.at("updates"))},
                            {"tensors", nlohmann::json::array()}};
   for (const auto& entry : source.manifest.entries) {
     const at::Tensor whole = testing::read_whole(source, entry);
@@ -44,7 +44,7 @@ void list_for_oracle(const Source& source, const std::string& path) {
   write(path + ".json", listed.dump());
 }
 
-// A checkpoint of ours, saved by two ranks that cut it flat.
+// A checkpoint of ours, saved by two ranks that cut it flat, after a step that was skipped.
 std::string save_ours(const std::string& folder) {
   const auto errors = testing::ThreadRanks::run(2, [&](Communicator& world) {
     const auto state = testing::flat_state(testing::small_model(),
@@ -52,10 +52,32 @@ std::string save_ours(const std::string& folder) {
                                             {"exp_avg", at::kFloat, true},
                                             {"exp_avg_sq", at::kFloat, true}},
                                            world.rank(), 2, true);
-    save_checkpoint(world, folder, {.step = 12, .consumed_samples = 96}, state, 0);
+    save_checkpoint(world, folder,
+                    {.step = 12, .consumed_samples = 96, .values = {{"updates", int64_t{11}}}},
+                    state, 0);
   });
   EXPECT_EQ(errors[0], "");
   return folder + "/step-12";
+}
+
+// Sequential(Linear(4, 3), BatchNorm1d(3)), whose state_dict() has buffers among the parameters.
+void export_buffers(const std::string& folder) {
+  const at::TensorOptions kind = at::kFloat;
+  const std::vector<StateEntry> state = {
+      whole_entry("0.weight", "parameter", at::arange(12, kind).view({3, 4})),
+      whole_entry("0.bias", "parameter", at::arange(3, kind)),
+      whole_entry("1.weight", "parameter", at::arange(3, 6, kind)),
+      whole_entry("1.bias", "parameter", at::arange(6, 9, kind)),
+      whole_entry("1.weight", "exp_avg", at::arange(9, 12, kind)),
+      whole_entry("1.running_mean", "buffer", at::arange(12, 15, kind)),
+      whole_entry("1.running_var", "buffer", at::arange(15, 18, kind)),
+      whole_entry("1.num_batches_tracked", "buffer", at::full({}, 18, at::kLong))};
+  const auto alone = single_communicator("alone");
+  const Source ours = open_source(save_checkpoint(
+      *alone, folder + "/norm-ours", {.step = 3, .values = {{"updates", int64_t{3}}}}, state, 0));
+  export_dcp(ours, folder + "/norm");
+  list_for_oracle(ours, folder + "/norm");
+  testing::expect_source(open(folder, "norm"), folder + "/norm.json");
 }
 
 // A parameter of more bytes than a chunk may have: 0 to 250, again and again.
@@ -168,6 +190,7 @@ TEST(Dcp, IsReadAndWrittenAsPyTorchDoes) {
     SCOPED_TRACE("what we wrote, read by us");
     testing::expect_source(open(folder, "exported"), folder + "/exported.json");
   }
+  export_buffers(folder);
   export_large(folder);
   export_otherwise(ours, folder);
   const auto [checked, output] = testing::run_oracle("check", folder);

@@ -128,7 +128,7 @@ TEST(HuggingFace, NamesOfOldFilesBecomeTodaysAndTheirMasksAreNoWeights) {
   file.close();
   EXPECT_EQ(names(open_source(folder)), today);
   write_text(folder + "/config.json", "{\"model_type\": \"other\"}");
-  expect_refusal(folder, {"element type I8"});  // there it may be a weight
+  expect_refusal(folder, {"h.0.attn.bias", "elements of type I8"});  // there it may be a weight
   write_text(folder + "/config.json", "{\"model_type\": \"gpt2\"}");
   write_safetensors(folder + "/model.safetensors",
                     {{"wte.weight", ramp({3}, 0)}, {"transformer.wte.weight", ramp({3}, 0)}});
@@ -197,7 +197,7 @@ TEST(HuggingFace, QuantisedWeightsAreRefusedByTheNameOfTheirMethod) {
   write_text(folder + "/model.safetensors", bytes + header + std::string(8, 'x'));
   expect_refusal(folder, {"quantization_config", "bitsandbytes", "load_in_8bit"});
   fs::remove(folder + "/config.json");
-  expect_refusal(folder, {"element type I8"});
+  expect_refusal(folder, {"q.weight", "elements of type I8"});
 }
 
 }  // namespace

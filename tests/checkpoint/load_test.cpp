@@ -1,8 +1,11 @@
 // What loading allows, converts and falls back to.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
@@ -95,6 +98,54 @@ TEST(Load, PatternsAllowMissingAndUnexpectedTensors) {
   });
   EXPECT_EQ(torn[0], torn[1]);
   expect_contains(torn[0], {"rank 1: ", "it lacks"});
+}
+
+// A role that nothing has: to load nothing would look like success.
+TEST(Load, RefusesARoleThatNoTensorHas) {
+  const std::string folder = testing::temporary_folder();
+  const std::vector<Role> roles = {{"parameter", at::kFloat, true}, {"exp_avg", at::kFloat, true}};
+  const std::string path = save(folder, 1, roles);
+  for (const std::set<std::string>& chosen :
+       {std::set<std::string>{"parameters"}, std::set<std::string>{"parameter", "exp_avg_sq"}}) {
+    const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
+      load_checkpoint(world, path,
+                      flat_state(testing::small_model(), roles, world.rank(), 2, false),
+                      {.roles = chosen});
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    expect_contains(errors[0], {"has the role " + *chosen.begin(), "they have exp_avg, parameter"});
+  }
+}
+
+TEST(Load, ATensorOfATypeThatIsNotReadIsNamed) {
+  const at::Tensor mask = at::ones({2}, at::kBool);
+  try {
+    whole_entry("attention.mask", "buffer", mask);
+    ADD_FAILURE() << "bool has no name of ours";
+  } catch (const Error& error) {
+    expect_contains(error.what(), {"attention.mask (buffer): tensors of type", "use float64"});
+  }
+}
+
+// Other programs' files list buffers among the parameters.
+TEST(Load, FindsABufferAmongTheParameters) {
+  const std::string folder = testing::temporary_folder();
+  const auto state = [](const std::string& role, int value) {
+    return std::vector{whole_entry("norm.weight", "parameter", at::full({3}, value, at::kFloat)),
+                       whole_entry("norm.mean", role, at::full({3}, value, at::kFloat))};
+  };
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    const std::string path = save_checkpoint(world, folder, {.step = 1}, state("parameter", 7), 0);
+    const auto wanted = state("buffer", 0);
+    load_checkpoint(world, path, wanted);
+    for (const auto& entry : wanted)
+      require(entry.parts[0].local.eq(7).all().item<bool>(), ExitCode::checkpoint, entry.name);
+    const auto weights = state("buffer", 0);
+    load_checkpoint(world, path, weights, {.roles = {"parameter"}});
+    require(weights[0].parts[0].local.eq(7).all().item<bool>() &&
+                weights[1].parts[0].local.eq(0).all().item<bool>(),
+            ExitCode::checkpoint, "roles are not what was asked for");
+  }));
 }
 
 TEST(Load, ConvertsFloatingTypesAndRefusesOthers) {
@@ -215,6 +266,30 @@ TEST(Load, LatestIsNotNeeded) {
   fs::remove_all(latest);
   save(folder, 4, {{"parameter", at::kFloat, true}});
   EXPECT_EQ(read_file(latest, ExitCode::checkpoint), "step-4\n");
+}
+
+// Rank 0 removes what it wrote to see whether all ranks share the folder: its trouble is
+// everyone's, and never hides another's.
+TEST(Load, TroubleWithTheProbeOfAFolderIsToldToAll) {
+  for (const bool other : {false, true}) {
+    const std::string folder = testing::temporary_folder();
+    set_disk_hook([&](std::string_view operation, const std::string& path) {
+      const std::string name = fs::path(path).filename();
+      if (!name.starts_with(".tmp-probe-")) return;
+      if (other && operation == "create" && name.ends_with("-1"))
+        fail(ExitCode::checkpoint, "no place");
+      if (operation == "remove" && std::count(name.begin(), name.end(), '-') == 2)
+        throw SystemError(ExitCode::checkpoint, EIO, "cannot remove");
+    });
+    const auto errors =
+        ThreadRanks::run(2, [&](Communicator& world) { prepare_checkpoints(world, folder); });
+    set_disk_hook(nullptr);
+    for (const auto& error : errors)
+      EXPECT_EQ(error, other ? "rank 1: no place" : "rank 0: cannot remove");
+    expect_none(
+        ThreadRanks::run(2, [&](Communicator& world) { prepare_checkpoints(world, folder); }));
+    EXPECT_TRUE(fs::is_empty(folder));
+  }
 }
 
 // Hosts without a common file system: copies of a checkpoint load; a save that would scatter one is

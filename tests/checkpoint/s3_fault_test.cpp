@@ -161,7 +161,8 @@ void trouble_with_parts(S3Proxy& proxy) {
   for (const auto& [what, fault] :
        {std::pair("partNumber=2", Fault::error_500), std::pair("partNumber=1", Fault::reset),
         std::pair("partNumber=3", Fault::lose_answer), std::pair("POST", Fault::lose_answer),
-        std::pair("?uploadId=", Fault::lose_answer), std::pair("GET", Fault::half_body)}) {
+        std::pair("?uploadId=", Fault::lose_answer), std::pair("?uploadId=", Fault::error_200),
+        std::pair("GET", Fault::half_body)}) {
     SCOPED_TRACE(what);
     proxy.set_rule(rule_for(what, fault, 1));
     EXPECT_EQ(write(), "");
@@ -169,6 +170,11 @@ void trouble_with_parts(S3Proxy& proxy) {
     open_storage(large)->remove("step-1");
     EXPECT_TRUE(open_storage(large)->unfinished().empty());
   }
+  proxy.set_rule(rule_for("POST /bucket/large/step-1/file?uploadId=", Fault::error_200, 99));
+  const std::string lasting = write();
+  EXPECT_TRUE(has(lasting, "200 InternalError (We lost a disk)")) << lasting;
+  EXPECT_TRUE(has(lasting, "3 attempts") && has(lasting, "try again later")) << lasting;
+  EXPECT_TRUE(open_storage(large)->unfinished().empty()) << "the upload is given up";
   for (const std::string what : {"partNumber=2", "partNumber=3", "?uploadId="}) {
     SCOPED_TRACE(what);
     proxy.set_rule(rule_for(what, Fault::refuse, 1));
@@ -186,6 +192,30 @@ void trouble_with_parts(S3Proxy& proxy) {
   EXPECT_EQ(open_storage(place)->unfinished(), std::vector<std::string>{"step-7"});
   start_anew();
   EXPECT_TRUE(open_storage(place)->unfinished().empty());
+}
+
+// Keys that may read only get no list of uploads; who reads has no use for one.
+void readers_ask_for_no_uploads(S3Proxy& proxy) {
+  be_patient(Fault::none, 2);
+  std::atomic<int> asked = 0;
+  proxy.set_rule([&](const std::string& line, int) {
+    if (!has(line, "uploads")) return Fault::none;
+    ++asked;
+    return Fault::refuse;
+  });
+  EXPECT_EQ(load(2), "1");
+  EXPECT_EQ(resolve_checkpoint(place), place + "/step-1");
+  EXPECT_EQ(asked, 0);
+  proxy.set_rule(nullptr);
+}
+
+// A server whose list never ends is asked once more, not for ever.
+void lists_that_lead_back(S3Proxy& proxy) {
+  proxy.set_rule([](const std::string&, int) { return Fault::same_page; });
+  const std::string error = load(1);
+  EXPECT_TRUE(has(error, "cannot list " + place) && has(error, "come back to 'again'")) << error;
+  EXPECT_LE(proxy.requests(), 4);
+  proxy.set_rule(nullptr);
 }
 
 // Killed before every fourth request of the save of a new step, and every sixth of one that is
@@ -243,6 +273,8 @@ TEST(S3Faults, LeaveTheOlderCheckpointAndSayWhatHappened) {
   passing_trouble(proxy);
   lasting_trouble(proxy);
   trouble_with_parts(proxy);
+  readers_ask_for_no_uploads(proxy);
+  lists_that_lead_back(proxy);
   killed_anywhere(proxy);
 }
 

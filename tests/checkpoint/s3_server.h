@@ -136,13 +136,15 @@ class S3Server {
 enum class Fault {
   none,
   error_500,
+  error_200,
   half_body,
   drip,
   refuse,
   reset,
   lose_answer,
   ignore_range,
-  other_range
+  other_range,
+  same_page
 };
 
 // Passes requests on to a server, one after another on each connection, and does to each what
@@ -268,6 +270,7 @@ class S3Proxy {
     };
     if (fault == Fault::error_500)
       return own("500 Internal Server Error", "InternalError", "We lost a disk.");
+    if (fault == Fault::error_200) return own("200 OK", "InternalError", "We lost a disk.");
     if (fault == Fault::refuse) return own("403 Forbidden", "AccessDenied", "Access Denied.");
     if (fault == Fault::reset) {
       const linger now{1, 0};
@@ -283,7 +286,12 @@ class S3Proxy {
     const std::string answer = ask_upstream(head + "Connection: close\r\n\r\n" + body);
     if (fault == Fault::lose_answer) return false;  // the server did it, and nobody is told
     const size_t begin = answer.find("\r\n\r\n") + 4;
-    if (fault == Fault::half_body) {
+    if (fault == Fault::same_page) {  // of a list that goes on
+      const std::string xml =
+          "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again"
+          "</NextContinuationToken></ListBucketResult>";
+      send_all(client, text("HTTP/1.1 200 OK\r\nContent-Length: ", xml.size(), "\r\n\r\n", xml));
+    } else if (fault == Fault::half_body) {
       send_all(client, answer.substr(0, begin + (answer.size() - begin) / 2));
     } else if (fault == Fault::drip) {
       for (size_t at = 0; at < answer.size() && !stopping_; ++at) {

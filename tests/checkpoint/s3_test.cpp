@@ -239,7 +239,7 @@ void saves_in_the_background() {
     const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
       const SaveOptions options{
           .keep = 2, .async = true, .verify_after_save = true, .local = through};
-      Checkpointer checkpointer(world, place, options, first - 1);
+      Checkpointer checkpointer(world, place, options);
       for (int64_t step = first; step < first + 3; ++step)
         checkpointer.save({.step = step}, flat_state(testing::small_model(), roles, world.rank(), 2,
                                                      true, static_cast<int>(step)));
@@ -250,7 +250,7 @@ void saves_in_the_background() {
     EXPECT_EQ(names(place), text("latest step-", first + 1, " step-", first + 2));
     EXPECT_EQ(resumed(place, 3), text("step-", first + 2));
   }
-  EXPECT_EQ(resumed(local, 2), "step-6");
+  EXPECT_EQ(resumed(local_place(local, place), 2), "step-6");
 }
 
 void refusals_are_one_sentence() {

@@ -45,6 +45,19 @@ TEST(Safetensors, HeadersThatLieAreRefused) {
   const std::string good = "{" + a + "," + b + "}";
   write(path, good, good.size(), 32);
   EXPECT_EQ(read_safetensors_header(InputFile(path, ExitCode::checkpoint)).size(), 2u);
+  // Not a lie, only more than is read.
+  const std::string small = "{" + tensor("small", "[32]", "[0,32]", "F8_E4M3") + "}";
+  write(path, small, small.size(), 32);
+  try {
+    read_safetensors_header(InputFile(path, ExitCode::checkpoint));
+    ADD_FAILURE() << "a type without a name of ours";
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("tensor small holds elements of type F8_E4M3; F64, F32, BF16"),
+              std::string::npos)
+        << said;
+    EXPECT_EQ(said.find("damaged"), std::string::npos) << said;
+  }
   refused(good, "claims", uint64_t{1} << 63);
   refused(good, "claims", ~uint64_t{0});
   refused(good, "claims", 100'000'001);

@@ -1,4 +1,4 @@
-// Disks that fail while a run saves: transient errors, full ones, silent ones, and leaks.
+// Disks that fail while a run saves: transient errors, full ones, and leaks.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -39,7 +39,7 @@ struct NoHook {
 std::vector<std::string> save_steps(const std::string& folder, int ranks,
                                     const SaveOptions& options, const std::vector<int64_t>& steps) {
   return ThreadRanks::run(ranks, [&](Communicator& world) {
-    Checkpointer checkpointer(world, folder, options, steps[0] - 1);
+    Checkpointer checkpointer(world, folder, options);
     for (int64_t step : steps)
       checkpointer.save({.step = step, .consumed_samples = 10 * step},
                         flat_state(testing::small_model(), roles, world.rank(), ranks, true,
@@ -52,7 +52,7 @@ std::vector<std::string> save_steps(const std::string& folder, int ranks,
 int64_t resumed_step(const std::string& folder, const std::string& local = "") {
   int64_t step = -1;
   const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
-    Checkpointer checkpointer(world, folder, {.local = local}, 1000);
+    Checkpointer checkpointer(world, folder, {.local = local});
     const auto path = newest_checkpoint(world, folder, local);
     if (!path) return;
     const auto state = flat_state(testing::small_model(), roles, world.rank(), 2, false);
@@ -62,7 +62,7 @@ int64_t resumed_step(const std::string& folder, const std::string& local = "") {
     if (world.rank() == 0) step = run.step;
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
-  for (const auto& place : {folder, local.empty() ? folder : local})
+  for (const auto& place : {folder, local.empty() ? folder : local_place(local, folder)})
     for (const auto& entry : fs::directory_iterator(place))
       EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-")) << entry.path();
   return step;
@@ -97,7 +97,10 @@ TEST(SavingFaults, KilledAnywhereAWholeCheckpointIsLeft) {
       ASSERT_LT(at, 200);
       for (const auto& place : {folder, local}) fs::remove_all(place);
       fs::copy(before, folder, fs::copy_options::recursive);
-      if (!local.empty()) fs::copy(before, local, fs::copy_options::recursive);
+      if (!local.empty()) {
+        fs::create_directory(local);
+        fs::copy(before, local_place(local, folder), fs::copy_options::recursive);
+      }
       const pid_t child = fork();
       if (child == 0) {
         auto count = std::make_shared<std::atomic<int>>(0);
@@ -264,7 +267,7 @@ TEST(SavingFaults, SomeRanksRunOutOfSpaceAndTheOlderCheckpointStaysTheLatest) {
   EXPECT_EQ(statuses[0], 0);
 }
 
-// --- wrong data, and no answer ---
+// --- wrong data ---
 
 TEST(SavingFaults, AByteThatTheDiskChangedIsFoundBeforeTheCheckpointCounts) {
   const NoHook reset;
@@ -286,27 +289,6 @@ TEST(SavingFaults, AByteThatTheDiskChangedIsFoundBeforeTheCheckpointCounts) {
       EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
     EXPECT_EQ(resumed_step(folder), 1);
   }
-}
-
-TEST(SavingFaults, ADiskThatDoesNotAnswerIsAnErrorOfAllRanksAfterTheDeadline) {
-  const NoHook reset;
-  const std::string folder = testing::temporary_folder();
-  std::atomic<bool> hangs = true, left = false;
-  set_disk_hook([&](std::string_view operation, const std::string& path) {
-    if (operation != "write" || path.find("state-00001") == std::string::npos) return;
-    while (hangs) usleep(1000);
-    left = true;
-    fail(ExitCode::checkpoint, "too late");
-  });
-  const auto begin = std::chrono::steady_clock::now();
-  const auto errors = save_steps(folder, 3, {.deadline = milliseconds(300)}, {1});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-  for (const auto& error : errors) EXPECT_EQ(error, errors[0]);
-  EXPECT_NE(errors[0].find("rank 1: saving step 1 in " + folder + " got no further for"),
-            std::string::npos)
-      << errors[0];
-  hangs = false;
-  while (!left) usleep(1000);
 }
 
 // --- many saves ---

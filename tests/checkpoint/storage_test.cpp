@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/copy.h"
 #include "phalanx/checkpoint/folder.h"
@@ -99,6 +101,64 @@ TEST(Storage, LinksInACheckpointAreNotFollowed) {
   EXPECT_TRUE(fs::exists(other + "/moved/manifest.json"));
 }
 
+// A step that is saved again where names cannot be exchanged, as on NFS.
+TEST(Storage, WithoutAnExchangeTheOlderCheckpointStepsAsideAndComesBack) {
+  const std::string folder = testing::temporary_folder();
+  ASSERT_EQ(save(folder, 1), "");
+  const auto manifest = [&] {
+    return read_file(folder + "/step-1/manifest.json", ExitCode::checkpoint);
+  };
+  const std::string first = manifest();
+  for (int failures : {1, 0}) {
+    std::vector<std::string> seen;
+    set_disk_hook([&](std::string_view operation, const std::string& path) {
+      if (operation == "exchange")
+        throw SystemError(ExitCode::checkpoint, EINVAL, "cannot exchange " + path);
+      if (operation != "rename" || path != folder + "/step-1") return;
+      seen.push_back(names(folder));
+      if (failures-- > 0) fail(ExitCode::checkpoint, "cannot rename to " + path);
+    });
+    const bool fails = failures > 0;
+    const std::string error = save(folder, 1);
+    set_disk_hook(nullptr);
+    EXPECT_EQ(error, fails ? "rank 0: cannot rename to " + folder + "/step-1" : "");
+    EXPECT_EQ(seen.size(), fails ? 2u : 1u) << "it is put back";
+    EXPECT_NE(seen[0].find("latest step-1-2"), std::string::npos) << seen[0];
+    EXPECT_EQ(names(folder), "latest step-1");
+    EXPECT_EQ(manifest() == first, fails);
+    EXPECT_EQ(resume(folder), "step-1");
+  }
+}
+
+// After a flush that failed nobody knows which of the two a crash would leave.
+TEST(Storage, AReplacedCheckpointStaysIfTheFolderCannotBeFlushed) {
+  const std::string folder = testing::temporary_folder();
+  ASSERT_EQ(save(folder, 1), "");
+  bool exchanged = false;
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    if (operation == "exchange") exchanged = true;
+    if (operation == "sync" && path == folder && exchanged)
+      throw SystemError(ExitCode::checkpoint, EIO, "cannot flush " + path);
+  });
+  EXPECT_EQ(save(folder, 1), "rank 0: cannot flush " + folder);
+  set_disk_hook(nullptr);
+  EXPECT_TRUE(exchanged);
+  EXPECT_EQ(names(folder), "latest step-1 step-1-2");
+  for (const auto& candidate : candidates(*open_storage(folder))) EXPECT_EQ(candidate.defect, "");
+  EXPECT_EQ(resume(folder), "step-1");
+}
+
+TEST(Storage, ANewFolderIsFlushedWithThoseThatHoldIt) {
+  const std::string folder = testing::temporary_folder();
+  std::vector<std::string> flushed;
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    if (operation == "sync") flushed.push_back(path);
+  });
+  for (int i = 0; i < 2; ++i) make_folder(folder + "/run/checkpoints", ExitCode::checkpoint);
+  set_disk_hook(nullptr);
+  EXPECT_EQ(flushed, (std::vector<std::string>{folder, folder + "/run"}));
+}
+
 void without_permission(const std::string& folder) {
   if (geteuid() == 0) ASSERT_EQ(seteuid(65534), 0);  // nothing is refused to root
   expect_contains(resume(folder + "/closed"),
@@ -162,7 +222,7 @@ TEST(Storage, CopiesAreWholeOrNotThere) {
   const auto size = static_cast<int64_t>(fs::file_size(file));
   for (const int64_t at : {size - 1, size / 2}) {
     damage(at);
-    expect_contains(error_of([&] { copy_checkpoint(*source, "step-2", *place); }),
+    expect_contains(error_of([&] { copy_checkpoint(*source, "step-2", *place, true); }),
                     {file, "damaged", "hash", "nothing was copied"});
     damage(at);
     EXPECT_EQ(names(to), "latest step-1 step-2");
@@ -171,6 +231,47 @@ TEST(Storage, CopiesAreWholeOrNotThere) {
   fs::resize_file(file, size - 1);
   expect_contains(error_of([&] { copy_checkpoint(*source, "step-2", *place); }),
                   {file, "the manifest says"});
+}
+
+// A run that starts in an object store during a copy removes what has no manifest yet.
+TEST(Storage, ACopyWhoseFilesSomeoneRemovesDoesNotAppear) {
+  const std::string folder = testing::temporary_folder(), from = folder + "/run",
+                    to = folder + "/copies";
+  ASSERT_EQ(save(from, 2), "");
+  const auto source = open_storage(from), place = open_storage(to);
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    const fs::path file(path);
+    if (operation == "write" && file.filename() == state_file && path.starts_with(to))
+      fs::remove(file.parent_path() / "state-00000-of-00002.safetensors");
+  });
+  const std::string error = error_of([&] { copy_checkpoint(*source, "step-2", *place); });
+  set_disk_hook({});
+  expect_contains(error, {"state-00000-of-00002.safetensors", "No such file"});
+  EXPECT_EQ(names(to), "");
+}
+
+// Two runs have a step 2 each: copying one does not lose the other.
+TEST(Storage, ACopyReplacesAnotherRunsStepOnlyIfTold) {
+  const std::string folder = testing::temporary_folder(), one = folder + "/one",
+                    two = folder + "/two", to = folder + "/copies";
+  ASSERT_EQ(save(one, 2), "");
+  ASSERT_EQ(save(two, 2), "");
+  const auto first = open_storage(one), second = open_storage(two), place = open_storage(to);
+  EXPECT_FALSE(copy_checkpoint(*first, "step-2", *place).was_there);
+  const std::string kept = read_text(*place, "step-2/manifest.json");
+  const CopiedCheckpoint again = copy_checkpoint(*first, "step-2", *place);
+  EXPECT_TRUE(again.was_there);
+  EXPECT_EQ(again.path, to + "/step-2");
+  EXPECT_EQ(again.bytes, 0);
+  expect_contains(error_of([&] { copy_checkpoint(*second, "step-2", *place); }),
+                  {to + "/step-2", "another checkpoint of step 2", "--replace"});
+  EXPECT_EQ(read_text(*place, "step-2/manifest.json"), kept);
+  EXPECT_FALSE(copy_checkpoint(*second, "step-2", *place, true).was_there);
+  EXPECT_EQ(read_text(*place, "step-2/manifest.json"), read_text(*second, "step-2/manifest.json"));
+  // The same manifest, but a file that was cut: then it is copied again.
+  fs::resize_file(to + "/step-2/" + state_file, 8);
+  EXPECT_FALSE(copy_checkpoint(*second, "step-2", *place).was_there);
+  EXPECT_EQ(resume(to), "step-2");
 }
 
 TEST(CkptCommand, Copies) {
@@ -192,6 +293,11 @@ TEST(CkptCommand, Copies) {
   EXPECT_EQ(json["copy"], folder + "/a/step-1");
   EXPECT_EQ(json["step"], 1);
   EXPECT_EQ(names(folder + "/a"), "latest step-1 step-2");
+  expect_contains(ckpt({folder + "/run", folder + "/a"}), {"/a/step-2 is there already"});
+  EXPECT_EQ(nlohmann::json::parse(ckpt({"--json", from, folder + "/a"}))["was_there"], true);
+  ASSERT_EQ(save(from, 2), "");  // once more: another one
+  expect_contains(ckpt({folder + "/run", folder + "/a"}), {"another checkpoint", "--replace"});
+  expect_contains(ckpt({"--replace", folder + "/run", folder + "/a"}), {"/a/step-2 is a copy of"});
   expect_contains(ckpt({from, folder + "/b/step-2"}), {"/b/step-2", "without /step-2"});
   expect_contains(ckpt({folder + "/none", folder + "/b"}),
                   {"there is no checkpoint in " + folder + "/none"});

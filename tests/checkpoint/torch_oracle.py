@@ -176,6 +176,19 @@ def check_whole(folder):
                 assert slots.get("step", torch.tensor(0)) in (0, listed["step"])
 
 
+def check_buffers(folder):
+    """A module's own state_dict, with what batch norm counts."""
+    import torch.distributed.checkpoint as dcp
+    state = {"model": torch.nn.Sequential(torch.nn.Linear(4, 3),
+                                          torch.nn.BatchNorm1d(3)).state_dict()}
+    dcp.load(state, checkpoint_id=folder + "/norm", no_dist=True)
+    listed = {entry["name"]: entry["tensor"] for entry in read_expected(folder, "norm")["tensors"]
+              if entry["role"] in ("parameter", "buffer")}
+    assert set(state["model"]) == set(listed)
+    for name, tensor in listed.items():
+        same(state["model"][name], tensor, name)
+
+
 def check_large(folder):
     """A parameter in several chunks."""
     import torch.distributed.checkpoint as dcp
@@ -251,6 +264,13 @@ def save_files(folder):
         expected.add(name, tensor)
     expected.write()
     save("wrapped", wrapped)
+    expected = Expected(folder, "masks")
+    gpt2 = {"wte.weight": base, "h.0.ln_1.weight": base[0].clone()}
+    for name, tensor in gpt2.items():
+        expected.add("transformer." + name, tensor)
+    expected.write()
+    save("masks", {**gpt2, "h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.bool),
+                   "h.0.attn.masked_bias": torch.tensor(-1e4)})
     expected = Expected(folder, "one")
     expected.add("tensor", base)
     expected.write()
@@ -293,6 +313,7 @@ if __name__ == "__main__":
         in_two_processes(save_sharded, where)
     elif what == "check":
         check_whole(where)
+        check_buffers(where)
         check_large(where)
         in_two_processes(check_sharded, where)
     else:

@@ -85,7 +85,7 @@ TEST(TorchSave, IsReadAsPyTorchWroteItOrRefusedInASentence) {
   const std::string folder = testing::temporary_folder();
   const auto [status, output] = testing::run_oracle("save", folder);
   ASSERT_EQ(status, 0) << output;
-  for (const char* name : {"module_state", "nested", "wrapped", "one"}) {
+  for (const char* name : {"module_state", "nested", "wrapped", "masks", "one"}) {
     SCOPED_TRACE(name);
     testing::expect_source(open(folder, text(name, ".pt")), text(folder, "/", name, ".json"));
   }
