@@ -2,6 +2,11 @@
 
 #include "phalanx/cli/parts.h"
 
+extern "C" bool phalanx_check_bench(int argc, char** argv, int ranks) {
+  const bool step = argc > 1 && std::string_view(argv[1]) == "step";
+  return !step || phalanx::cli::check_bench_step(argc - 1, argv + 1, ranks);
+}
+
 extern "C" int phalanx_command_bench(int argc, char** argv) {
   using namespace phalanx::cli;
   constexpr Part parts[] = {

@@ -8,4 +8,7 @@ int bench_comm(int argc, char** argv);
 int bench_compute(int argc, char** argv);
 int bench_step(int argc, char** argv);
 
+/// As phalanx_check_NAME of command.h.
+bool check_bench_step(int argc, char** argv, int ranks);
+
 }  // namespace phalanx::cli

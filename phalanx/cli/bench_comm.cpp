@@ -7,6 +7,7 @@
 
 #include "phalanx/cli/bench.h"
 #include "phalanx/cli/command.h"
+#include "phalanx/cli/guard.h"
 #include "phalanx/launch/launch.h"
 #include "phalanx/report/comm_rates.h"
 
@@ -91,7 +92,7 @@ int measure_ranks(int ranks, const Settings& settings) {
     int code = int(ExitCode::environment);
     try {
       code = launch({.ranks = ranks, .own_command = true, .body = [&] {
-                       return measure_in_world(settings);
+                       return guarded([&] { return measure_in_world(settings); });
                      }});
     } catch (const Error& error) {
       std::cerr << "error: " << error.what() << "\n";

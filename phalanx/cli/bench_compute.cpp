@@ -4,8 +4,8 @@
 
 #include <iomanip>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "phalanx/base/cores.h"
 #include "phalanx/cli/bench.h"
 #include "phalanx/cli/command.h"
 #include "phalanx/device/limits.h"
@@ -15,7 +15,6 @@ namespace phalanx::cli {
 namespace {
 
 constexpr int64_t kCopyBytes = 64 << 20, kElements = 8 << 20;
-constexpr int64_t kProductSize = 1024;
 
 struct Line {
   std::string what;
@@ -38,8 +37,8 @@ std::vector<Line> measure(int threads, double seconds) {
   std::vector<Line> lines;
   for (auto [name, type] : {std::pair{"float32", at::kFloat}, std::pair{"float64", at::kDouble},
                             std::pair{"bfloat16", at::kBFloat16}})
-    lines.push_back({text("matrix product ", name), threads,
-                     matrix_product_rate(type, kProductSize, seconds), 1e9, "GFLOP/s"});
+    lines.push_back({text("matrix product ", name), threads, matrix_product_rate(type, seconds),
+                     1e9, "GFLOP/s"});
   lines.push_back({"AdamW float32", threads, adamw_rate(seconds), 1e6, "M elements/s"});
   if (threads == 1)
     lines.push_back({"memory copy", threads, copy_rate(kCopyBytes, seconds), 1e9, "GB/s"});
@@ -63,7 +62,8 @@ void print(const Line& line, bool json) {
 }  // namespace
 
 int bench_compute(int argc, char** argv) {
-  CLI::App app("Matrix products of 1024, fused AdamW and memory copies, per number of threads.",
+  CLI::App app(text("Matrix products of ", matrix_product_size,
+                    ", fused AdamW and memory copies, per number of threads."),
                "phalanx bench compute");
   std::vector<int> threads;
   double seconds = 0.5;
@@ -72,7 +72,7 @@ int bench_compute(int argc, char** argv) {
   app.add_option("--seconds", seconds, "of each measurement")->capture_default_str();
   app.add_flag("--json", json, "one JSON object per measurement");
   if (!parse(app, argc, argv)) return 0;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = available_cores();
   if (threads.empty()) threads = cores > 1 ? std::vector<int>{1, cores} : std::vector<int>{1};
   for (int count : threads)
     require(count >= 1 && count <= 4 * cores, ExitCode::usage, "--threads ", count,

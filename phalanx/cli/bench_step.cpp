@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "phalanx/base/log.h"
 #include "phalanx/cli/bench.h"
@@ -86,19 +87,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Floating-point operations of a token, forward and backward: 6 x matrix elements (the head
-/// counts, look-ups do not) and the causal half of attention.
-double operations_per_token(const Config& config) {
-  const ModelSpec& spec = config.model.spec;
-  double elements = static_cast<double>(spec.vocab_size) * spec.hidden_size;
-  for (const BlockSpec& block : blocks(spec))
-    if (block.name != "root")
-      for (const ParameterSpec& parameter : block.parameters)
-        if (parameter.kind == Kind::weight) elements += element_count(parameter.local_shape);
-  return 6 * elements +
-         6.0 * spec.num_hidden_layers * config.data.sequence_length * spec.hidden_size;
-}
-
 struct Result {
   std::vector<double> seconds;
   double tokens_per_s, gemm_share, sum_pss, largest_memory;
@@ -138,29 +126,48 @@ void print(const Config& config, const Rank& rank, const Result& result, bool js
             << " MB proportional set size, all ranks\n";
 }
 
-}  // namespace
+struct StepOptions {
+  Config config;  // not resolved
+  int64_t warmup = 3, steps = 10;
+  bool json = false;
+};
 
-int bench_step(int argc, char** argv) {
+// Nothing if --help was asked for.
+std::optional<StepOptions> step_arguments(int argc, char** argv) {
   CLI::App app(
       "Training steps of a config without logs, evaluation and checkpoints, on one rank or on all "
       "that a launcher started.",
       "phalanx bench step");
   std::string path;
-  int64_t warmup = 3, steps = 10;
-  bool json = false;
+  StepOptions options;
   app.add_option("config", path, "the run's TOML file")->required();
-  app.add_option("--warmup", warmup, "steps before the measured ones")->capture_default_str();
-  app.add_option("--steps", steps, "measured steps; 0: until stopped")->capture_default_str();
-  app.add_flag("--json", json, "one JSON object per step, and one with the result");
+  app.add_option("--warmup", options.warmup, "steps before the measured ones")
+      ->capture_default_str();
+  app.add_option("--steps", options.steps, "measured steps; 0: until stopped")
+      ->capture_default_str();
+  app.add_flag("--json", options.json, "one JSON object per step, and one with the result");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.");
-  if (!parse(app, argc, argv)) return 0;
-  require(warmup >= 0 && steps >= 0, ExitCode::usage, "--warmup ", warmup, " --steps ", steps,
-          ": neither can be negative");
+  if (!parse(app, argc, argv)) return std::nullopt;
+  require(options.warmup >= 0 && options.steps >= 0, ExitCode::usage, "--warmup ", options.warmup,
+          " --steps ", options.steps, ": neither can be negative");
+  options.config = load_config(path, app.remaining()).config;
+  return options;
+}
 
-  Config config = load_config(path, app.remaining()).config;
-  const Rank rank = join(config);
-  config = resolve(config, rank.info.size);
+}  // namespace
+
+bool check_bench_step(int argc, char** argv, int ranks) {
+  const auto options = step_arguments(argc, argv);
+  return options && check_config(options->config, ranks);
+}
+
+int bench_step(int argc, char** argv) {
+  const auto options = step_arguments(argc, argv);
+  if (!options) return 0;
+  const auto [given, warmup, steps, json] = *options;
+  const Rank rank = join(given);
+  const Config config = resolve(given, rank.info.size);
   Stepper stepper(config, rank.world);
   const bool shown = rank.info.rank == 0;
   Result result{};
@@ -179,9 +186,10 @@ int bench_step(int argc, char** argv) {
   result.sum_pss = over_ranks(group, static_cast<double>(proportional_set_bytes()), Op::sum);
   result.largest_memory = over_ranks(group, static_cast<double>(rank_memory().peak), Op::max);
   result.tokens_per_s = stepper.tokens_per_step() / median(result.seconds);
-  const double limit = over_ranks(
-      group, matrix_product_rate(scalar_type(config.parallel.compute), 1024, 0.3).best, Op::sum);
-  result.gemm_share = result.tokens_per_s * operations_per_token(config) / limit;
+  const double limit =
+      over_ranks(group, matrix_product_rate(scalar_type(config.parallel.compute)).best, Op::sum);
+  const double flops = flops_per_token(config.model.spec, config.data.sequence_length);
+  result.gemm_share = result.tokens_per_s * flops / limit;
   if (shown) print(config, rank, result, json);
   return 0;
 }

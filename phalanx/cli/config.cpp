@@ -47,8 +47,8 @@ extern "C" int phalanx_command_config(int argc, char** argv) {
   if (show_command->parsed())
     std::cout << show(load_config(path, show_command->remaining()));
   else if (check_command->parsed())
-    std::cout << cli::summary(path, load_config(path, check_command->remaining()).config,
-                              world_size);
+    std::cout << cli::summary(
+        path, load_config(path, check_command->remaining(), world_size).config, world_size);
   else
     std::cout << config_reference();
   return 0;

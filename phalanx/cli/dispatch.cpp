@@ -78,9 +78,9 @@ int run_command(const Command& command, int argc, char** argv) noexcept {
     return report(ExitCode::environment,
                   "out of memory on the host; lower [batch] micro or the model's size, or use more "
                   "ranks");
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // nothing that was checked has failed
     std::cout.flush();
-    return report(ExitCode::check_failed, error.what());
+    return report(ExitCode::environment, error.what());
   }
 }
 

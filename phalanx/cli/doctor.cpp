@@ -12,8 +12,10 @@
 #include <iomanip>
 #include <nlohmann/json.hpp>
 
+#include "phalanx/base/cores.h"
+#include "phalanx/base/listener.h"
 #include "phalanx/cli/command.h"
-#include "phalanx/launch/node.h"
+#include "phalanx/device/limits.h"
 
 namespace phalanx::cli {
 namespace {
@@ -127,7 +129,7 @@ bool can_share_memory() {
 }
 
 bool can_connect() {
-  const Listener listener = listen_on(0);
+  const Listener listener = listen_on(0, Reach::this_host, "");
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -160,27 +162,12 @@ Json transports(Problems& problems) {
           {"boot_id", first_line("/proc/sys/kernel/random/boot_id")}};
 }
 
-template <class Body>
-double best_seconds(Body body) {
-  body();
-  double best = 1e30;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
-}
-
 Json speed(Problems& problems) {
-  constexpr int64_t size = 1024, elements = 16 << 20;
-  const auto a = at::rand({size, size}), b = at::rand({size, size});
-  auto product = at::empty({size, size});
-  const double gemm = 2.0 * size * size * size / best_seconds([&] { at::mm_out(product, a, b); });
+  constexpr int64_t elements = 16 << 20;
+  const double gemm = matrix_product_rate(at::kFloat).best;
   const auto source = at::zeros({elements});
   auto target = at::empty({elements});
-  const double copy = 4.0 * elements / best_seconds([&] { target.copy_(source); });
+  const double copy = measure_rate(4.0 * elements, 0.1, [&] { target.copy_(source); }).best;
   if (gemm < 5e9)
     problems.push_back(
         {text("matrix products run at ", gemm / 1e9, " GFLOP/s, which is slow"),

@@ -15,8 +15,8 @@ struct EvalArguments {
   std::string checkpoint;
 };
 
-// Nothing if only --help was asked for.
-std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
+// Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher says.
+std::optional<EvalArguments> eval_arguments(int argc, char** argv, int ranks = 0) {
   CLI::App app(
       "The loss over the validation data, as one JSON line on stdout: checkpoint, step, loss (nats "
       "per token), perplexity, tokens, samples. The same for any number of ranks.",
@@ -31,7 +31,8 @@ std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
   if (!parse(app, argc, argv)) return std::nullopt;
-  arguments.config = load_config(path, app.remaining()).config;
+  if (ranks == 0) ranks = world_from_environment().size;
+  arguments.config = load_config(path, app.remaining(), ranks, ConfigUse::evaluation).config;
   return arguments;
 }
 
@@ -39,15 +40,16 @@ std::optional<EvalArguments> eval_arguments(int argc, char** argv) {
 }  // namespace phalanx::cli
 
 extern "C" bool phalanx_check_eval(int argc, char** argv, int ranks) {
-  const auto arguments = phalanx::cli::eval_arguments(argc, argv);
-  return arguments && phalanx::cli::check_config(arguments->config, ranks);
+  const auto arguments = phalanx::cli::eval_arguments(argc, argv, ranks);
+  return arguments &&
+         phalanx::cli::check_config(arguments->config, ranks, phalanx::ConfigUse::evaluation);
 }
 
 extern "C" int phalanx_command_eval(int argc, char** argv) {
   using namespace phalanx;
   const auto arguments = cli::eval_arguments(argc, argv);
   if (!arguments) return 0;
-  const cli::Rank rank = cli::join(arguments->config);
+  const cli::Rank rank = cli::join(arguments->config, ConfigUse::evaluation);
   const CheckpointEvaluation found =
       evaluate_checkpoint(arguments->config, rank.world, arguments->checkpoint);
   if (rank.info.rank == 0)

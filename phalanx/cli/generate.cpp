@@ -1,7 +1,6 @@
 #include <ATen/Parallel.h>
 
-#include <filesystem>
-
+#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/weights.h"
 #include "phalanx/cli/command.h"
 #include "phalanx/cli/join.h"
@@ -40,8 +39,8 @@ Trained load_trained(const std::string& path) {
 // Text becomes ids by the byte tokenizer only: the ids of another would mean nothing to it.
 void check_tokenizer(const std::string& folder) {
   for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"})
-    require(!std::filesystem::exists(std::filesystem::path(folder) / file), ExitCode::usage,
-            "--model ", folder, ": it has a tokenizer of its own (", file,
+    require(kind_of_path(folder + "/" + file, ExitCode::usage) == PathKind::nothing,
+            ExitCode::usage, "--model ", folder, ": it has a tokenizer of its own (", file,
             "), which this version cannot read; only models on bytes can generate here");
 }
 

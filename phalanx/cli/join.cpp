@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "phalanx/base/cores.h"
 #include "phalanx/base/error.h"
 #include "phalanx/config/check.h"
 #include "phalanx/device/memory.h"
-#include "phalanx/launch/node.h"
 
 namespace phalanx::cli {
 
@@ -29,20 +29,24 @@ WorldOptions world_options(const Config& config) {
   WorldOptions options;
   if (config.train.transport == "shared_memory") options.transport = Transport::shared_memory;
   if (config.train.transport == "gloo") options.transport = Transport::gloo;
-  options.deadline = std::chrono::milliseconds(std::llround(1e3 * config.train.deadline_s));
+  const auto milliseconds = [](double seconds) {
+    return std::chrono::milliseconds(std::llround(1e3 * seconds));
+  };
+  options.deadline = milliseconds(config.train.deadline_s);
+  options.join_deadline = milliseconds(config.train.join_deadline_s);
   options.debug = config.train.debug;
   return options;
 }
 
-bool check_config(const std::optional<Config>& config, int ranks) {
-  if (config) resolve(*config, ranks);
+bool check_config(const std::optional<Config>& config, int ranks, ConfigUse use) {
+  if (config) resolve(*config, ranks, use);
   return config.has_value();
 }
 
-Rank join(const Config& config) {
+Rank join(const Config& config, ConfigUse use) {
   Rank rank;
   rank.info = world_from_environment();
-  resolve(config, rank.info.size);  // what is wrong with it, before anything is built
+  resolve(config, rank.info.size, use);  // what is wrong with it, before anything is built
   count_memory();
   keep_freed_memory();
   rank.threads = rank_threads(config, rank.info);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "phalanx/comm/world.h"
-#include "phalanx/config/config.h"
+#include "phalanx/config/check.h"
 
 namespace phalanx::cli {
 
@@ -19,10 +19,11 @@ struct Rank {
 
 /// Takes the threads of this rank ([train] threads, else OMP_NUM_THREADS, else cores over the ranks
 /// of this host), keeps freed memory, and meets the other ranks. The config is checked first.
-Rank join(const Config& config);
+Rank join(const Config& config, ConfigUse use = ConfigUse::training);
 
 /// Throws with all that forbids a run of this config on `ranks` ranks; false if there is none.
-bool check_config(const std::optional<Config>& config, int ranks);
+bool check_config(const std::optional<Config>& config, int ranks,
+                  ConfigUse use = ConfigUse::training);
 
 /// Threads that a rank of this config has.
 int rank_threads(const Config& config, const WorldInfo& info);

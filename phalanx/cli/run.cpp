@@ -57,7 +57,7 @@ int run_command_line(int argc, char** argv) {
       "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and ends them all when "
       "one fails or on Ctrl-C.",
       "phalanx run");
-  std::string ranks = "1", port = "0", log_dir, shown_only;
+  std::string ranks = "1", port = "0", grace = "30", log_dir, shown_only;
   app.add_option("COMMAND", shown_only, "what each rank runs, with its arguments, after --")
       ->type_name("...");
   app.add_option("--nproc-per-node,--nproc_per_node", ranks, "number of ranks (default 1)")
@@ -67,12 +67,17 @@ int run_command_line(int argc, char** argv) {
       ->type_name("PORT");
   app.add_option("--log-dir,--log_dir", log_dir, "write each rank's output to DIR/rank-N.log too")
       ->type_name("DIR");
+  app.add_option("--grace", grace,
+                 "how long the ranks may take to save after SIGINT or SIGTERM, before they are "
+                 "killed (default 30)")
+      ->type_name("SECONDS");
   app.footer(
       "COMMAND is one of phalanx's (train, eval, verify ...) or any program; its arguments are "
       "passed on as they are.\n\n"
       "Rank 0's output goes through; lines of the others are shown on stderr behind [rank N]. "
-      "OMP_NUM_THREADS is set to the cores divided by the ranks unless it is given. SIGINT and "
-      "SIGTERM ask the ranks to stop, a second one kills them.\n\n"
+      "OMP_NUM_THREADS is set to the cores divided by the ranks unless it is given. SIGINT, "
+      "SIGTERM and SIGHUP ask the ranks to stop, a second one kills them; one that is ignored at "
+      "the start (nohup) stays ignored.\n\n"
       "The exit code is 0, or that of the rank that failed first, or 128 + the signal that killed "
       "it; 75 if the ranks stopped after a save.\n\n"
       "example: phalanx run --nproc-per-node 2 -- train config.toml");
@@ -83,6 +88,7 @@ int run_command_line(int argc, char** argv) {
   LaunchOptions options;
   options.ranks = whole_number("--nproc-per-node", ranks, 1, most_ranks);
   options.master_port = whole_number("--master-port", port, 0, 65535);
+  options.grace = std::chrono::seconds(whole_number("--grace", grace, 1, 86400));
   options.log_dir = log_dir;
   require(begin < argc, ExitCode::usage,
           "no command to run; for example: phalanx run --nproc-per-node 2 -- train config.toml");

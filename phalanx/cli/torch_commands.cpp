@@ -1,21 +1,34 @@
-// The door of libphalanx_torch.so: what LibTorch throws becomes phalanx::Error, or a plain
-// exception without LibTorch's backtrace.
-#include <c10/util/Exception.h>
+// The door of libphalanx_torch.so.
+#include <sstream>
 
-#include <stdexcept>
+#include "phalanx/cli/guard.h"
+#include "phalanx/comm/history.h"
+#include "phalanx/device/failure.h"
 
-#include "phalanx/base/error.h"
+namespace {
+
+std::string with_last_calls(const std::string& sentence) {
+  constexpr int most = 4;
+  std::string words = sentence;
+  std::istringstream calls(phalanx::last_calls(most));
+  for (std::string line; std::getline(calls, line);)
+    words += (words == sentence ? "\nthe last calls of this rank:\n  " : "\n  ") + line;
+  return words;
+}
+
+}  // namespace
+
+int phalanx::cli::guarded(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const phalanx::Error& error) {
+    if (error.code() != phalanx::ExitCode::peer_lost) throw;
+    throw phalanx::Error(error.code(), with_last_calls(error.what()));
+  } catch (...) {
+    throw phalanx::current_failure();
+  }
+}
 
 extern "C" int phalanx_call_command(int (*function)(int, char**), int argc, char** argv) {
-  try {
-    return function(argc, argv);
-  } catch (const c10::OutOfMemoryError& error) {
-    phalanx::fail(phalanx::ExitCode::environment, error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    const std::string sentence = error.what_without_backtrace();
-    // LibTorch's CPU allocator throws the general type.
-    if (sentence.find("can't allocate memory") != std::string::npos)
-      phalanx::fail(phalanx::ExitCode::environment, "out of memory on the host: ", sentence);
-    throw std::runtime_error(sentence);
-  }
+  return phalanx::cli::guarded([&] { return function(argc, argv); });
 }

@@ -10,8 +10,8 @@
 namespace phalanx::cli {
 namespace {
 
-// Nothing if only --help was asked for.
-std::optional<Config> train_arguments(int argc, char** argv) {
+// Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher says.
+std::optional<Config> train_arguments(int argc, char** argv, int ranks = 0) {
   CLI::App app(
       "Trains a model as the config says: on one rank, or on all that a launcher (phalanx run, "
       "torchrun, mpirun, srun) started. Called again it goes on where it was. SIGTERM and Ctrl-C "
@@ -22,14 +22,15 @@ std::optional<Config> train_arguments(int argc, char** argv) {
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
   if (!parse(app, argc, argv)) return std::nullopt;
-  return load_config(path, app.remaining()).config;
+  if (ranks == 0) ranks = world_from_environment().size;
+  return load_config(path, app.remaining(), ranks).config;
 }
 
 }  // namespace
 }  // namespace phalanx::cli
 
 extern "C" bool phalanx_check_train(int argc, char** argv, int ranks) {
-  return phalanx::cli::check_config(phalanx::cli::train_arguments(argc, argv), ranks);
+  return phalanx::cli::check_config(phalanx::cli::train_arguments(argc, argv, ranks), ranks);
 }
 
 extern "C" int phalanx_command_train(int argc, char** argv) {

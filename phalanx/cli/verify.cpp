@@ -1,10 +1,9 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
-#include <functional>
 
-#include "phalanx/base/log.h"
 #include "phalanx/cli/command.h"
+#include "phalanx/cli/guard.h"
 #include "phalanx/cli/join.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/load.h"
@@ -38,7 +37,8 @@ bool verify_rank(const VerifyOptions& options) {
                       verification_trials(options.config, options.steps));
   if (info.rank == 0) reference.start();
   const Rank rank = join(options.config);
-  if (info.rank == 0) reference.wait();
+  const auto everyone = group_of_all_ranks(*rank.world);
+  wait_together(*everyone, reference, rank.world->options().deadline);
   Mesh mesh(rank.world, resolve(options.config, info.size).parallel.degree);
   const Comparison comparison =
       compare_with_one_rank(options.config, mesh, reference, options.planted_error);
@@ -68,19 +68,6 @@ class SharedFlag {
   int* value_;
 };
 
-int guarded(const std::function<void()>& body) {
-  try {
-    body();
-    return 0;
-  } catch (const Error& error) {
-    log_error(error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    log_error(error.what());
-    return static_cast<int>(ExitCode::check_failed);
-  }
-}
-
 // Not under a launcher: starts the ranks itself.
 int verify_here(const VerifyOptions& options) {
   Degrees degree = options.config.parallel.degree;
@@ -95,6 +82,7 @@ int verify_here(const VerifyOptions& options) {
     return guarded([&] {
       const bool found = verify_rank(options);
       if (world_from_environment().rank == 0) equal.value() = found;
+      return 0;
     });
   };
   const int code = launch(std::move(start));
@@ -109,8 +97,9 @@ void refuse_ranks(const VerifyOptions& options) {
           ": a launcher starts the ranks; leave it out");
 }
 
-// Nothing if only --help was asked for.
-std::optional<VerifyOptions> verify_arguments(int argc, char** argv) {
+// Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher or --ranks
+// says.
+std::optional<VerifyOptions> verify_arguments(int argc, char** argv, int ranks = 0) {
   CLI::App app(
       "Compares the config's layout with one rank that knows no engine: loss, gradient norm, every "
       "gradient, and the parameters after a few steps of SGD and of AdamW. Starts its own ranks "
@@ -137,7 +126,8 @@ std::optional<VerifyOptions> verify_arguments(int argc, char** argv) {
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
   if (!parse(app, argc, argv)) return std::nullopt;
-  options.config = load_config(path, app.remaining()).config;
+  if (ranks == 0) ranks = under_launcher() ? world_from_environment().size : options.ranks;
+  options.config = load_config(path, app.remaining(), ranks).config;
   Layout& layout = options.config.parallel;
   layout.compute = layout.master = layout.reduce_dtype =
       dtype == "float64" ? Dtype::float64 : Dtype::float32;
@@ -148,7 +138,7 @@ std::optional<VerifyOptions> verify_arguments(int argc, char** argv) {
 }  // namespace phalanx::cli
 
 extern "C" bool phalanx_check_verify(int argc, char** argv, int ranks) {
-  const auto options = phalanx::cli::verify_arguments(argc, argv);
+  const auto options = phalanx::cli::verify_arguments(argc, argv, ranks);
   if (options) phalanx::cli::refuse_ranks(*options);
   return options && phalanx::cli::check_config(options->config, ranks);
 }

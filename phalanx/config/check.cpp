@@ -28,17 +28,30 @@ void check_model(const Config& config, Violations& found) {
   found.insert(found.end(), model.begin(), model.end());
 }
 
-void check_data(const Config& config, Violations& found) {
+void check_training_data(const Config& config, Violations& found) {
   const DataConfig& data = config.data;
-  const ModelSpec& spec = config.model.spec;
-  if (data.kind == DataKind::tokens && data.train.empty())
+  const bool tokens = data.kind == DataKind::tokens;
+  if (tokens && data.train.empty())
     add(found, "data.train",
         "data.train is missing; give token files (`phalanx data tokenize` makes them), or "
         "data.kind = \"synthetic\"");
-  if (config.train.evaluate_every > 0 && data.kind == DataKind::tokens && data.validation.empty())
+  if (config.train.evaluate_every > 0 && tokens && data.validation.empty())
     add(found, "train.evaluate_every",
         text("train.evaluate_every = ", config.train.evaluate_every,
              " without data.validation; give token files for it, or 0"));
+  if (!tokens && data.samples < config.batch.global)
+    add(found, "data.samples",
+        text("data.samples = ", data.samples, " is less than one batch, batch.global = ",
+             config.batch.global, "; give at least as many"));
+}
+
+void check_data(const Config& config, ConfigUse use, Violations& found) {
+  const DataConfig& data = config.data;
+  const ModelSpec& spec = config.model.spec;
+  if (use == ConfigUse::training)
+    check_training_data(config, found);
+  else if (data.kind == DataKind::tokens && data.validation.empty())
+    add(found, "data.validation", "data.validation is missing; name token files to evaluate on");
   if (spec.max_position_embeddings > 0 && data.sequence_length > spec.max_position_embeddings)
     add(found, "data.sequence_length",
         text("data.sequence_length = ", data.sequence_length,
@@ -49,10 +62,6 @@ void check_data(const Config& config, Violations& found) {
     add(found, "model.vocab_size",
         text("model.vocab_size = ", spec.vocab_size,
              " is less than the 256 ids of data.tokenizer = \"byte\"; give at least 256"));
-  if (data.kind == DataKind::synthetic && data.samples < config.batch.global)
-    add(found, "data.samples",
-        text("data.samples = ", data.samples, " is less than one batch, batch.global = ",
-             config.batch.global, "; give at least as many"));
 }
 
 void check_batch(const Config& config, int64_t ranks, Violations& found) {
@@ -70,7 +79,33 @@ void check_batch(const Config& config, int64_t ranks, Violations& found) {
            below > 0 ? text(below, " or ") : "", below + unit));
 }
 
-void check_training(const Config& config, Violations& found) {
+// Options of one kind that were set beside another: they would be read and dropped.
+void check_unused(const Config& config, Violations& found) {
+  const Config initial;
+  const auto unused = [&](const char* key, double value, double usual, const std::string& with,
+                          const char* fix) {
+    if (value != usual)
+      add(found, key, text(key, " = ", value, " has no meaning with ", with, "; ", fix));
+  };
+  const OptimizerConfig &optimizer = config.optimizer, &usual = initial.optimizer;
+  const std::string kind = text("optimizer.kind = \"", name(optimizer.kind), "\"");
+  if (optimizer.kind == OptimizerKind::adamw) {
+    unused("optimizer.momentum", optimizer.momentum, 0, kind, "set beta1 instead, or use \"sgd\"");
+  } else {
+    const char* fix = "leave it out, or use \"adamw\"";
+    unused("optimizer.beta1", optimizer.beta1, usual.beta1, kind,
+           "set momentum instead, or use \"adamw\"");
+    unused("optimizer.beta2", optimizer.beta2, usual.beta2, kind, fix);
+    unused("optimizer.epsilon", optimizer.epsilon, usual.epsilon, kind, fix);
+  }
+  if (config.lr.schedule != LrScheduleKind::constant) return;
+  const std::string schedule = "lr.schedule = \"constant\"";
+  const char* fix = "leave it out, or use \"cosine\"";
+  unused("lr.minimum", config.lr.minimum, initial.lr.minimum, schedule, fix);
+  unused("lr.decay_steps", double(config.lr.decay_steps), 0, schedule, fix);
+}
+
+void check_update(const Config& config, Violations& found) {
   const LrConfig& lr = config.lr;
   const int64_t decay = lr.decay_steps == 0 ? config.train.steps : lr.decay_steps;
   if (lr.minimum > lr.peak)
@@ -82,10 +117,10 @@ void check_training(const Config& config, Violations& found) {
         text("lr.warmup_steps = ", lr.warmup_steps, " is beyond ",
              lr.decay_steps == 0 ? "train.steps = " : "lr.decay_steps = ", decay,
              "; warm up for fewer steps"));
-  if (config.optimizer.kind == OptimizerKind::adamw && config.optimizer.momentum != 0)
-    add(found, "optimizer.momentum",
-        text("optimizer.momentum = ", config.optimizer.momentum,
-             " has no meaning with optimizer.kind = \"adamw\"; set beta1 instead, or use \"sgd\""));
+  check_unused(config, found);
+}
+
+void check_folders(const Config& config, Violations& found) {
   if (config.train.run_dir.find("://") != std::string::npos)
     add(found, "train.run_dir",
         text("train.run_dir = \"", config.train.run_dir,
@@ -119,28 +154,33 @@ Layout fill(Layout layout, int world_size) {
 
 }  // namespace
 
-std::vector<Violation> check(const Config& config, int world_size) {
+std::vector<Violation> check(const Config& config, int world_size, ConfigUse use) {
   Violations found;
   check_model(config, found);
-  check_data(config, found);
+  check_data(config, use, found);
   const Layout layout = fill(config.parallel, world_size);
   const Violations broken = check(config.model.spec, layout, world_size);
   found.insert(found.end(), broken.begin(), broken.end());
-  check_batch(config, int64_t{layout.degree.dp_replicate} * layout.degree.dp_shard, found);
-  check_training(config, found);
+  if (use == ConfigUse::training) {
+    check_batch(config, int64_t{layout.degree.dp_replicate} * layout.degree.dp_shard, found);
+    check_update(config, found);
+  }
+  check_folders(config, found);
   return found;
 }
 
-Config resolve(Config config, int world_size) {
+Config resolve(Config config, int world_size, ConfigUse use) {
   std::vector<std::string> sentences;
-  for (const Violation& violation : check(config, world_size))
+  for (const Violation& violation : check(config, world_size, use))
     sentences.push_back(violation.sentence);
   require(sentences.empty(), ExitCode::usage, join(sentences, "\n"));
   config.parallel = fill(config.parallel, world_size);
   const Degrees& degree = config.parallel.degree;
-  if (config.batch.micro == 0)
-    config.batch.micro = config.batch.global / (degree.dp_replicate * degree.dp_shard);
-  if (config.lr.decay_steps == 0) config.lr.decay_steps = config.train.steps;
+  // No remainder, but for an evaluation.
+  const int64_t ranks = int64_t{degree.dp_replicate} * degree.dp_shard;
+  if (config.batch.micro == 0) config.batch.micro = (config.batch.global + ranks - 1) / ranks;
+  if (config.lr.decay_steps == 0 && config.lr.schedule == LrScheduleKind::cosine)
+    config.lr.decay_steps = config.train.steps;
   return config;
 }
 

@@ -75,6 +75,7 @@ struct TrainConfig {
   int64_t threads = 0;                  ///< per rank; 0: cores over local ranks
   std::string transport = "automatic";  ///< or "shared_memory", "gloo"
   double deadline_s = 300;              ///< of a collective
+  double join_deadline_s = 120;         ///< of the meeting of all ranks at the start
   bool debug = false;                   ///< compare a fingerprint before every collective
   bool operator==(const TrainConfig&) const = default;
 };

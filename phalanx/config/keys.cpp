@@ -232,6 +232,9 @@ void add_train(Table& table) {
   train("deadline_s", &TrainConfig::deadline_s,
         "seconds that a rank waits for the others in a collective",
         Range{.low = 0, .high = 1e6, .open_low = true});
+  train("join_deadline_s", &TrainConfig::join_deadline_s,
+        "seconds that a rank waits for all others to join at the start",
+        Range{.low = 0, .high = 1e6, .open_low = true});
   train("debug", &TrainConfig::debug, "compare a fingerprint of every collective between ranks");
 }
 

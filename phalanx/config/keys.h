@@ -57,6 +57,12 @@ std::string convert(const Key& key, ConfigValue& value);
 /// A value from the command line: a list is written a,b,c.
 std::string parse_override(const Key& key, const std::string& text, ConfigValue& value);
 
+/// The key that was probably meant with `name` ("section.key"), which is none; empty if none is
+/// near.
+std::string meant_key(const std::string& name);
+/// Why `name` is no key.
+std::string unknown_key(const std::string& name, const std::string& meant);
+
 /// As TOML writes it.
 std::string to_toml(const ConfigValue& value);
 

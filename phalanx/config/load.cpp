@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
@@ -25,36 +27,33 @@ struct Mistake {
   std::string sentence;
 };
 
-// Why `name` ("section.key") is no key, and which was probably meant.
-std::string unknown_key(const std::string& name) {
-  const size_t dot = name.find('.');
-  const std::string section = name.substr(0, dot), key = name.substr(dot + 1);
-  if (is_planned(section) || is_planned(name))
-    return text(name, " is not available in this version; leave it out");
-  std::vector<std::string> names;
-  for (const Key& known : keys()) names.push_back(known.full_name());
-  for (const Key& known : keys())
-    if (known.name == key)
-      return text("unknown key '", name, "'; did you mean '", known.full_name(), "'?");
-  std::string hint = did_you_mean(name, names);
-  for (const std::string& known : names)  // "vocab" for "vocab_size"
-    if (hint.empty() && key.size() >= 3 && known.starts_with(name))
-      hint = text("; did you mean '", known, "'?");
-  return text("unknown key '", name, "'",
-              hint.empty() ? "; `phalanx config reference` lists all keys" : hint);
-}
-
 // Reads files and overrides into one map from key to value; what is wrong goes to `errors`.
 class ConfigReader {
  public:
   std::map<std::string, Given> given;
   std::vector<std::string> errors;
+  bool whole = true;  // every file could be read
+
+  // A key or section ("model.") whose values nobody knows.
+  void doubt(const std::string& name, const char* end = "") {
+    if (!name.empty()) doubtful_.insert(name + end);
+  }
+  // Whether a rule may be broken only because of the mistakes.
+  bool doubts(const Violation& violation) const {
+    return std::any_of(doubtful_.begin(), doubtful_.end(), [&](const std::string& name) {
+      const std::string section = name.substr(0, name.find('.') + 1);
+      return violation.key + "." == section || violation.key == name ||
+             (name == section && violation.key.starts_with(name)) ||
+             violation.sentence.find(name) != std::string::npos;
+    });
+  }
 
   void file(const std::filesystem::path& path) {
     try {
       source(read_file(path.string(), ExitCode::usage), path.string());
     } catch (const Error& error) {
       errors.push_back(text(error.what(), "; give the path of a TOML file"));
+      whole = false;
     }
   }
 
@@ -63,6 +62,7 @@ class ConfigReader {
     if (start == "\xff\xfe" || start == "\xfe\xff" ||
         toml.substr(0, 4).find('\0') != std::string::npos) {
       errors.push_back(where + " is UTF-16 or binary, not UTF-8; save it as UTF-8");
+      whole = false;
       return;
     }
     if (toml.starts_with("\xef\xbb\xbf")) toml.erase(0, 3);  // a byte order mark
@@ -76,6 +76,7 @@ class ConfigReader {
       open_.pop_back();
     } catch (const toml::parse_error& error) {
       mistakes.push_back({error.source().begin, std::string(error.description())});
+      whole = false;
     }
     std::sort(mistakes.begin(), mistakes.end(), [](const Mistake& a, const Mistake& b) {
       return std::tie(a.at.line, a.at.column) < std::tie(b.at.line, b.at.column);
@@ -91,6 +92,7 @@ class ConfigReader {
         override_with(words[i]);
         continue;
       }
+      doubt(words[i].substr(2));
       const bool value = i + 1 < words.size() && !words[i + 1].starts_with("--");
       errors.push_back(text("command line: '", words[i], "' is no --section.key=value; write ",
                             words[i], "=", value ? words[i + 1] : "VALUE"));
@@ -108,21 +110,26 @@ class ConfigReader {
     }
     const Key* key = find_key(name.substr(2));
     if (!key) {
-      errors.push_back("command line: " + unknown_key(name.substr(2)));
+      const std::string meant = meant_key(name.substr(2));
+      doubt(meant);
+      errors.push_back("command line: " + unknown_key(name.substr(2), meant));
       return;
     }
     ConfigValue value;
     const std::string wrong = parse_override(*key, word.substr(equals + 1), value);
-    if (wrong.empty())
+    if (wrong.empty()) {
       given[key->full_name()] = {value, "command line"};
-    else
-      errors.push_back("command line: " + wrong);
+      return;
+    }
+    doubt(key->full_name());
+    errors.push_back("command line: " + wrong);
   }
 
  private:
   void base(const toml::table& root, const std::string& where, std::vector<Mistake>& mistakes) {
     const toml::node* node = root.get("base");
     if (!node) return;
+    const bool so_far = std::exchange(whole, false);
     const auto name = node->value<std::string>();
     const auto at = node->source().begin;
     if (!node->is_string() || name->empty()) {
@@ -130,19 +137,20 @@ class ConfigReader {
       return;
     }
     const auto path = (std::filesystem::path(where).parent_path() / *name).lexically_normal();
-    if (!std::filesystem::is_regular_file(path)) {
+    std::error_code missing;
+    if (!std::filesystem::is_regular_file(path, missing)) {
       mistakes.push_back({at, text("base = \"", *name, "\": ", path.string(),
                                    " is no file; the path is relative to this file")});
       return;
     }
     for (const std::string& open : open_) {
-      std::error_code missing;
       if (!std::filesystem::equivalent(open, path, missing)) continue;
       mistakes.push_back(
           {at, text("base = \"", *name, "\" comes back to a file that is being read (",
                     join(open_, " -> "), " -> ", path.string(), "); break the cycle")});
       return;
     }
+    whole = so_far;
     file(path);
   }
 
@@ -154,15 +162,18 @@ class ConfigReader {
     const std::string word(name.str());
     const toml::table* table = node.as_table();
     if (std::find(names.begin(), names.end(), word) != names.end()) {
-      if (!table)
+      if (!table) {
+        doubt(word, ".");
         mistakes.push_back({at, text("'", word, "' is a section; write [", word,
                                      "] on a line of its own and its keys below")});
-      else
-        for (const auto& [key, value] : *table)
-          entry(word + "." + std::string(key.str()), key.source().begin, value, where, mistakes);
+        return;
+      }
+      for (const auto& [key, value] : *table)
+        entry(word + "." + std::string(key.str()), key.source().begin, value, where, mistakes);
     } else if (is_planned(word)) {
       mistakes.push_back({at, text("[", word, "] is not available in this version; leave it out")});
     } else if (table) {
+      doubt(nearest(word, names), ".");
       mistakes.push_back({at, text("unknown section [", word, "]", did_you_mean(word, names))});
     } else {
       mistakes.push_back({at, text("'", word, "' is in no section", section_of(word))});
@@ -179,7 +190,9 @@ class ConfigReader {
              const std::string& where, std::vector<Mistake>& mistakes) {
     const Key* key = find_key(name);
     if (!key) {
-      mistakes.push_back({at, unknown_key(name)});
+      const std::string meant = meant_key(name);
+      doubt(meant);
+      mistakes.push_back({at, unknown_key(name, meant)});
       return;
     }
     std::optional<ConfigValue> value = value_of(node);
@@ -187,10 +200,12 @@ class ConfigReader {
         value ? convert(*key, *value)
               : text(name, " is a table, a date or a list of other things than strings, not ",
                      key->type());
-    if (wrong.empty())
+    if (wrong.empty()) {
       given[name] = {*value, text(where, ":", at.line)};
-    else
-      mistakes.push_back({node.source().begin, wrong});
+      return;
+    }
+    doubt(name);
+    mistakes.push_back({node.source().begin, wrong});
   }
 
   static std::optional<ConfigValue> value_of(const toml::node& node) {
@@ -208,6 +223,7 @@ class ConfigReader {
   }
 
   std::vector<std::string> open_;  // files that are being read, outermost first
+  std::set<std::string> doubtful_;
 };
 
 // The model from its folder, or what of the sizes follows from others.
@@ -229,6 +245,7 @@ void complete_model(LoadedConfig& loaded, ConfigReader& reader) {
   try {
     model.spec = read_huggingface_config(model.path);
   } catch (const Error& error) {
+    reader.doubt("model.");
     reader.errors.push_back(error.what());
   }
   for (const Key& key : keys()) {
@@ -246,7 +263,7 @@ void complete_model(LoadedConfig& loaded, ConfigReader& reader) {
   }
 }
 
-LoadedConfig finish(ConfigReader& reader) {
+LoadedConfig finish(ConfigReader& reader, int world_size, ConfigUse use) {
   LoadedConfig loaded;
   for (const Key& key : keys()) {
     const auto found = reader.given.find(key.full_name());
@@ -262,25 +279,30 @@ LoadedConfig finish(ConfigReader& reader) {
       *dtype = Dtype::float64;
       loaded.origins[name] = "follows precision.compute";
     }
+  if (!reader.errors.empty() && reader.whole && world_size > 0)
+    for (const Violation& violation : check(loaded.config, world_size, use))
+      if (!reader.doubts(violation)) reader.errors.push_back(violation.sentence);
   require(reader.errors.empty(), ExitCode::usage, join(reader.errors, "\n"));
   return loaded;
 }
 
 }  // namespace
 
-LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides) {
+LoadedConfig load_config(const std::string& path, const std::vector<std::string>& overrides,
+                         int world_size, ConfigUse use) {
   ConfigReader reader;
   reader.file(path);
   reader.override_with(overrides);
-  return finish(reader);
+  return finish(reader, world_size, use);
 }
 
 LoadedConfig parse_config(const std::string& toml, const std::string& where,
-                          const std::vector<std::string>& overrides) {
+                          const std::vector<std::string>& overrides, int world_size,
+                          ConfigUse use) {
   ConfigReader reader;
   reader.source(toml, where);
   reader.override_with(overrides);
-  return finish(reader);
+  return finish(reader, world_size, use);
 }
 
 }  // namespace phalanx

@@ -156,4 +156,25 @@ std::string parse_override(const Key& key, const std::string& word, ConfigValue&
   return convert(key, value);
 }
 
+std::string meant_key(const std::string& name) {
+  if (is_planned(name.substr(0, name.find('.'))) || is_planned(name)) return "";
+  const std::string key = name.substr(name.find('.') + 1);
+  std::vector<std::string> names;
+  for (const Key& known : keys()) names.push_back(known.full_name());
+  for (const Key& known : keys())
+    if (known.name == key) return known.full_name();
+  std::string meant = nearest(name, names);
+  for (const std::string& known : names)  // "vocab" for "vocab_size"
+    if (meant.empty() && key.size() >= 3 && known.starts_with(name)) meant = known;
+  return meant;
+}
+
+std::string unknown_key(const std::string& name, const std::string& meant) {
+  if (is_planned(name.substr(0, name.find('.'))) || is_planned(name))
+    return text(name, " is not available in this version; leave it out");
+  return text("unknown key '", name, "'",
+              meant.empty() ? "; `phalanx config reference` lists all keys"
+                            : text("; did you mean '", meant, "'?"));
+}
+
 }  // namespace phalanx

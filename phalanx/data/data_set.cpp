@@ -43,6 +43,13 @@ class TokenFiles final : public DataSet {
                 samples(), " samples of ", sequence_length_);
   }
 
+  std::vector<DataFile> files() const override {
+    std::vector<DataFile> all;
+    for (const TokenFile& file : files_)
+      all.push_back({file.path(), file.count(), file.header().header_hash});
+    return all;
+  }
+
  private:
   int64_t sequence_length_, tokens_ = 0;
   std::vector<TokenFile> files_;

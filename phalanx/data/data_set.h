@@ -7,6 +7,13 @@
 
 namespace phalanx {
 
+/// A file of a data set, as ranks compare theirs.
+struct DataFile {
+  std::string path;
+  int64_t tokens;
+  uint64_t hash;  ///< of its header, in which the hash of the contents is
+};
+
 /// Samples of equal length: sample i is sequence_length() + 1 tokens, the last of which is only a
 /// target.
 class DataSet {
@@ -17,6 +24,7 @@ class DataSet {
   /// Writes sequence_length() + 1 ids to `out`.
   virtual void read(int64_t sample, int64_t* out) const = 0;
   virtual std::string describe() const = 0;  ///< "2 files, 1000 tokens, 62 samples of 16"
+  virtual std::vector<DataFile> files() const { return {}; }  ///< in order
 };
 
 /// The tokens of all files, one after another, cut into windows with stride sequence_length: the

@@ -73,7 +73,8 @@ struct TokenFileWriter::State {
   }
   ~State() {
     XXH3_freeState(hash);
-    if (!finished) std::filesystem::remove(aside);
+    std::error_code ignored;
+    if (!finished) std::filesystem::remove(aside, ignored);
   }
   void flush() {
     XXH3_128bits_update(hash, buffer.data(), buffer.size());

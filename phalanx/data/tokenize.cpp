@@ -20,10 +20,10 @@ bool has_extension(const std::string& path, const std::vector<std::string>& exte
 std::vector<std::string> files_in(const std::string& folder,
                                   const std::vector<std::string>& extensions) {
   std::vector<std::string> found;
-  std::error_code error;
+  std::error_code error, unknown;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error))
-    if (entry->is_regular_file() && has_extension(entry->path().string(), extensions))
+    if (entry->is_regular_file(unknown) && has_extension(entry->path().string(), extensions))
       found.push_back(entry->path().string());
   require(!error, ExitCode::data, "cannot read the folder ", folder, ": ", error.message());
   require(!found.empty(), ExitCode::data, "the folder ", folder, " has no file",
@@ -38,8 +38,9 @@ std::vector<std::string> find_documents(const std::vector<std::string>& inputs,
                                         const std::vector<std::string>& extensions) {
   std::vector<std::string> documents;
   for (const auto& input : inputs) {
-    require(fs::exists(input), ExitCode::data, "there is no file or folder ", input);
-    if (!fs::is_directory(input)) {
+    const PathKind kind = kind_of_path(input, ExitCode::data);
+    require(kind != PathKind::nothing, ExitCode::data, "there is no file or folder ", input);
+    if (kind != PathKind::folder) {
       documents.push_back(input);
       continue;
     }

@@ -1,11 +1,9 @@
 #include "phalanx/parallel/parallelize.h"
 
 #include <ATen/ops/ones.h>
-#include <c10/util/Exception.h>
-
-#include <numeric>
 
 #include "phalanx/base/error.h"
+#include "phalanx/device/failure.h"
 #include "phalanx/nn/init.h"
 
 namespace phalanx {
@@ -19,14 +17,6 @@ std::vector<UnitParameters> units_of(Model& model) {
 }
 
 }  // namespace
-
-std::unique_ptr<Communicator> group_of_all_ranks(World& world) {
-  const int size = world.info().size;
-  if (size == 1) return single_communicator("world");
-  std::vector<int> ranks(size);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.group("world", ranks);
-}
 
 ParallelModel::ParallelModel(std::unique_ptr<Model> model, const Layout& layout,
                              const ParallelOptions& options, Mesh& mesh, Device& device)
@@ -89,12 +79,10 @@ double ParallelModel::with_memory_errors(const Microbatch& batch,
                                          const std::function<double()>& run) {
   try {
     return run();
-  } catch (const c10::Error& error) {  // LibTorch's CPU allocator throws the general type
-    const std::string sentence = error.what_without_backtrace();
-    if (sentence.find("can't allocate memory") == std::string::npos) throw;
-    out_of_memory(sentence.substr(0, sentence.find('\n')), batch);
-  } catch (const std::bad_alloc&) {
-    out_of_memory("std::bad_alloc", batch);
+  } catch (...) {
+    const std::string reason = out_of_memory_reason();
+    if (reason.empty()) throw;
+    out_of_memory(reason, batch);
   }
 }
 

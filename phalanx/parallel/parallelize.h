@@ -27,8 +27,6 @@ inline Dims data_parallel_dims(const Degrees& degrees) {
 inline Communicator& data_parallel_group(Mesh& mesh) {
   return mesh.group(data_parallel_dims(mesh.degrees()));
 }
-/// All ranks of a run, named "world". Collective.
-std::unique_ptr<Communicator> group_of_all_ranks(World& world);
 
 /// A layout put onto a model: its units, the engine over them, and how a microbatch runs through.
 ///

@@ -1,5 +1,6 @@
 #include "phalanx/parallel/update.h"
 
+#include "phalanx/device/failure.h"
 #include "phalanx/optim/learning_rate.h"
 
 namespace phalanx {
@@ -28,10 +29,18 @@ double learning_rate(const LrConfig& lr, int64_t updates) {
 
 ShardedUpdate::ShardedUpdate(const OptimizerConfig& optimizer, const LrConfig& lr,
                              DataParallel& engine)
-    : options_(optimizer), lr_(lr), shards_(engine.shards()) {
-  for (const ParameterShard& shard : shards_)
+    : options_(optimizer), lr_(lr) {
+  for (const ParameterShard& shard : engine.shards()) {
+    if (!shard.parameter->spec.trainable) continue;
+    shards_.push_back(shard);
     views_.push_back({shard.values, shard.gradient, shard.parameter->spec.decay});
-  optimizer_ = make_optimizer(options_, views_);
+  }
+  int64_t bytes = 0;
+  for (const OptimizerShard& view : views_) bytes += static_cast<int64_t>(view.values.nbytes());
+  allocate_named(
+      text("the state of the optimizer ", name(options_.kind), " for ", bytes,
+           " bytes of parameters on this rank, strategy ", name(engine.layout().strategy)),
+      [&] { optimizer_ = make_optimizer(options_, views_); });
 }
 
 double ShardedUpdate::learning_rate() const { return phalanx::learning_rate(lr_, steps()); }

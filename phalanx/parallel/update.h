@@ -10,8 +10,8 @@
 
 namespace phalanx {
 
-/// The optimizer of a config on what this rank owns of every parameter: clipping by the global
-/// norm, the schedule of the learning rate, the update, and its state for checkpoints.
+/// The optimizer of a config on what this rank owns of every trainable parameter: clipping by the
+/// global norm, the schedule of the learning rate, the update, and its state for checkpoints.
 class ShardedUpdate {
  public:
   ShardedUpdate(const OptimizerConfig& optimizer, const LrConfig& lr, DataParallel& engine);

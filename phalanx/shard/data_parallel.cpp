@@ -9,6 +9,8 @@
 #include "phalanx/autograd/block.h"
 #include "phalanx/autograd/deferred.h"
 #include "phalanx/base/error.h"
+#include "phalanx/device/dtype.h"
+#include "phalanx/device/failure.h"
 #include "phalanx/kernels/sum_of_squares.h"
 
 namespace phalanx {
@@ -28,13 +30,22 @@ DataParallel::DataParallel(const Layout& layout, Communicator& group, Device& de
   const bool ring =
       layout.reduce == Reduce::every_microbatch &&
       (layout.strategy == Strategy::optim_grads || layout.strategy == Strategy::optim_grads_params);
+  const int64_t ring_bytes = largest * size_of(layout.reduce_dtype);
   if (ring && largest > 0)
-    ring_ =
-        std::make_unique<GradientRing>(group, device, 2, largest * size_of(layout.reduce_dtype));
+    allocate_named(text("two gradient buffers of the largest unit, ", ring_bytes,
+                        " bytes each, strategy ", name(layout.strategy)),
+                   [&] { ring_ = std::make_unique<GradientRing>(group, device, 2, ring_bytes); });
   for (size_t i = 0; i < units.size(); ++i) {
-    units_.push_back(std::make_unique<Unit>(plans[i], std::move(units[i].parameters), layout, group,
-                                            device, i == 0 ? nullptr : ring_.get()));
-    units_.back()->initialize(initializer);
+    const UnitPlan& plan = plans[i];
+    allocate_named(
+        text("unit ", plan.name, " (", plan.padded * size_of(plan.compute),
+             " bytes of parameters, in ", plan.shards, " shards, strategy ", name(plan.strategy),
+             ")"),
+        [&] {
+          units_.push_back(std::make_unique<Unit>(plan, std::move(units[i].parameters), layout,
+                                                  group, device, i == 0 ? nullptr : ring_.get()));
+          units_.back()->initialize(initializer);
+        });
   }
 }
 

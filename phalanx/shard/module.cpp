@@ -34,7 +34,8 @@ Names names_of(const torch::nn::Module& module) {
   return names;
 }
 
-// Every parameter of `part` that `seen` does not hold yet.
+// Every parameter of `part` that `seen` does not hold yet; those that are trained come first, so
+// that an optimizer can have them without the frozen ones, whose values its decay would change.
 UnitParameters claim(const std::string& unit, const torch::nn::Module& part, const Names& names,
                      std::set<const at::TensorImpl*>& seen) {
   UnitParameters claimed{unit, {}};
@@ -45,7 +46,19 @@ UnitParameters claim(const std::string& unit, const torch::nn::Module& part, con
             ", which the module does not; blocks must be submodules of it");
     claimed.parameters.push_back(adopt(name->second, item.value()));
   }
+  std::stable_partition(claimed.parameters.begin(), claimed.parameters.end(),
+                        [](const Parameter& parameter) { return parameter->spec.trainable; });
   return claimed;
+}
+
+// Of a 1-D tensor as long as the unit's part on this rank, what belongs to trained parameters.
+at::Tensor trained_part(const Unit& unit, const at::Tensor& part) {
+  int64_t count = 0;
+  for (const ParameterShard& shard : unit.shards())
+    if (shard.parameter->spec.trainable && !shard.range.empty())
+      count =
+          shard.values.storage_offset() - unit.value_shard().storage_offset() + shard.range.count();
+  return part.narrow(0, 0, count);
 }
 
 Initializer from_rank_zero(Communicator& group) {
@@ -81,7 +94,8 @@ ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::M
   engine_ = std::make_unique<DataParallel>(layout, group, device, std::move(units),
                                            from_rank_zero(group));
   for (size_t i = 0; i < engine_->unit_count(); ++i) {
-    leaves_.push_back(engine_->unit(i).value_shard().detach());
+    const Unit& unit = engine_->unit(i);
+    leaves_.push_back(trained_part(unit, unit.value_shard()).detach());
     leaves_.back().set_requires_grad(true);
   }
 }
@@ -101,16 +115,17 @@ at::Tensor ShardedModule::run(const torch::nn::Module& block, const Tensors& inp
                       [&](const Tensors& entering) -> Tensors { return {function(entering)}; })[0];
 }
 
-void ShardedModule::backward(const at::Tensor& loss, double weight) {
+void ShardedModule::backward(const at::Tensor& loss, std::optional<double> weight) {
   require(loss.numel() == 1, ExitCode::usage, "backward from a tensor of ", loss.numel(),
           " elements; a loss is a scalar");
-  if (weight == 0) weight = 1.0 / engine_->group().size();
-  run_backward({loss}, {at::full_like(loss, weight)});
+  run_backward({loss}, {at::full_like(loss, weight.value_or(1.0 / engine_->group().size()))});
   end();
   if (!last_) return;
   engine_->wait_gradients();
-  for (size_t i = 0; i < leaves_.size(); ++i)
-    leaves_[i].mutable_grad() = engine_->unit(i).gradient_shard();
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const Unit& unit = engine_->unit(i);
+    leaves_[i].mutable_grad() = trained_part(unit, unit.gradient_shard());
+  }
 }
 
 void ShardedModule::end() { engine_->end_microbatch(); }

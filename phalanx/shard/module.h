@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "phalanx/shard/data_parallel.h"
@@ -27,7 +28,8 @@ namespace phalanx {
 ///
 /// Between begin() and backward() every parameter outside the blocks is there; a block's only
 /// inside its run(). All ranks start from rank 0's values. Tied parameters must share a block, or
-/// be in none. Never call Module::to() afterwards. Optimizers must work element by element.
+/// be in none. Never call Module::to() afterwards. Optimizers must work element by element. What
+/// has requires_grad = false when the module is sharded is frozen: no optimizer sees it.
 class ShardedModule {
  public:
   /// `blocks`: submodules of `module` that become a unit each; what they do not hold is the root.
@@ -43,7 +45,7 @@ class ShardedModule {
                  const std::function<at::Tensor(const Tensors&)>& function);
   /// Backward from a scalar loss, weighted; gradients are summed over ranks. The default weight
   /// 1 / ranks fits losses that are means over equally many samples per rank.
-  void backward(const at::Tensor& loss, double weight = 0);
+  void backward(const at::Tensor& loss, std::optional<double> weight = std::nullopt);
   /// Ends a microbatch that has no backward (evaluation, under NoGradGuard).
   void end();
   /// After the last backward: scales gradients down to a global 2-norm of at most `largest`.
@@ -52,8 +54,8 @@ class ShardedModule {
   /// The optimizer has stepped.
   void finish_step();
 
-  /// One 1-D leaf per unit, this rank's part, with `.grad` set by the last backward: what the
-  /// optimizer gets.
+  /// One 1-D leaf per unit, this rank's part of what is trained in it (empty if that is nothing),
+  /// with `.grad` set by the last backward: what the optimizer gets.
   std::vector<at::Tensor> parameters() const { return leaves_; }
   DataParallel& engine() { return *engine_; }
   torch::nn::Module& module() { return module_; }

@@ -12,10 +12,12 @@ namespace {
 
 namespace optim = torch::optim;
 
-// A tensor that the optimizer steps: a parameter, or a unit's part with many parameters in it.
+// A tensor that the optimizer steps: a parameter, or a unit's part with many parameters in it. Or
+// one that nobody steps, since what is in it is frozen.
 struct Leaf {
   at::Tensor tensor;
-  std::vector<std::string> names;  // of the trained parameters in it
+  bool trained;
+  std::vector<std::string> names;  // of the parameters in it
   std::function<std::vector<StateEntry>(const at::Tensor& like_leaf, const std::string& role)> cut;
 };
 
@@ -126,6 +128,12 @@ const optim::OptimizerOptions* options_for(optim::Optimizer& optimizer, const at
   return nullptr;
 }
 
+// A frozen parameter gets no state from steps. One that was trained before has some.
+bool has_state(optim::Optimizer& optimizer, const Leaf& leaf) {
+  const auto& state = optimizer.state();
+  return leaf.trained || state.find(leaf.tensor.unsafeGetTensorImpl()) != state.end();
+}
+
 void append(std::vector<StateEntry>& to, std::vector<StateEntry> entries) {
   to.insert(to.end(), std::make_move_iterator(entries.begin()),
             std::make_move_iterator(entries.end()));
@@ -139,7 +147,9 @@ State state_of(const Module& module, optim::Optimizer* optimizer, Purpose purpos
     const auto* options = optimizer ? options_for(*optimizer, leaf.tensor) : nullptr;
     if (!options) continue;
     ++stepped;
+    if (!has_state(*optimizer, leaf)) continue;
     const Kept kept = kept_by(*optimizer, *options, leaf.tensor, purpose);
+    if (!leaf.trained && kept.step && *kept.step == 0) continue;  // Adagrad makes it in advance
     for (const auto& [role, tensor] : kept.tensors) append(state.entries, leaf.cut(tensor, role));
     if (!kept.step) continue;
     state.counters.push_back({kept.step, {}});
@@ -185,18 +195,22 @@ Module describe(torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     const std::string name = item.key();
-    described.leaves.push_back(
-        {item.value(), {name}, [name](const at::Tensor& tensor, const std::string& role) {
-           return std::vector{whole_entry(name, role, tensor)};
-         }});
+    described.leaves.push_back({item.value(),
+                                item.value().requires_grad(),
+                                {name},
+                                [name](const at::Tensor& tensor, const std::string& role) {
+                                  return std::vector{whole_entry(name, role, tensor)};
+                                }});
   }
   return described;
 }
 
-std::vector<StateEntry> cut_unit(const Unit& unit, const at::Tensor& like_shard,
+// The trained or the frozen parameters of a unit in a tensor that begins as its part does.
+std::vector<StateEntry> cut_unit(const Unit& unit, bool trained, const at::Tensor& like_shard,
                                  const std::string& role) {
   std::vector<StateEntry> entries;
   for (const ParameterShard& shard : unit.shards()) {
+    if (shard.parameter->spec.trainable != trained) continue;
     const int64_t first = shard.values.storage_offset() - unit.value_shard().storage_offset();
     append(entries, shard_entries(shard.parameter->spec, shard.range.begin, shard.range.end,
                                   like_shard.narrow(0, first, shard.range.count()), role));
@@ -209,12 +223,17 @@ Module describe(ShardedModule& module) {
   const auto leaves = module.parameters();
   for (size_t i = 0; i < leaves.size(); ++i) {
     Unit& unit = module.engine().unit(i);
-    Leaf leaf{leaves[i], {}, [&unit](const at::Tensor& tensor, const std::string& role) {
-                return cut_unit(unit, tensor, role);
-              }};
-    for (const Parameter& parameter : unit.parameters())
-      if (parameter->spec.trainable) leaf.names.push_back(parameter->spec.name);
-    described.leaves.push_back(std::move(leaf));
+    for (bool trained : {true, false}) {
+      Leaf leaf{trained ? leaves[i] : unit.value_shard(),
+                trained,
+                {},
+                [&unit, trained](const at::Tensor& tensor, const std::string& role) {
+                  return cut_unit(unit, trained, tensor, role);
+                }};
+      for (const Parameter& parameter : unit.parameters())
+        if (parameter->spec.trainable == trained) leaf.names.push_back(parameter->spec.name);
+      described.leaves.push_back(std::move(leaf));
+    }
   }
   return described;
 }

@@ -24,7 +24,8 @@ namespace phalanx {
 //   step                                            all but SGD: updates of this parameter, int64
 //
 // An optimizer makes its state in its first step; here it is made before, with the values that the
-// step would give it. Learning rates and other options are the program's and are not saved. Other
+// step would give it. Frozen parameters have none, unless they were trained before: load first,
+// then freeze. Learning rates and other options are the program's and are not saved. Other
 // optimizers are refused with Error(usage): describe their state with shard_entries().
 
 /// Views of the state as this rank holds it, to be saved: of a sharded module, whose optimizer was

@@ -65,7 +65,6 @@ class Unit final : public GradientSlot {
   void prefetch();            ///< starts a gather; nothing if gathered or started
   void gather();              ///< parameters have memory when it returns; uses nest
   void release_parameters();  ///< ends one use; the last one gives memory back
-  bool is_gathered() const { return uses_ > 0; }
 
   // ---- gradients
   enum class When { now, later };  ///< reduce these gradients now, or keep adding to them

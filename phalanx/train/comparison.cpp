@@ -13,6 +13,7 @@
 #include "phalanx/parallel/parallelize.h"
 #include "phalanx/parallel/update.h"
 #include "phalanx/train/evaluation.h"
+#include "phalanx/train/same_config.h"
 
 namespace phalanx {
 namespace {
@@ -58,6 +59,7 @@ class TrialComparison {
                            .ranks = group_.size(),
                            .rank = group_.rank()},
                           config_.data.seed);
+    require_same_data(group_, "data.train", &batches.data());
     const int64_t steps = reference_.trials()[trial_].steps;
     for (int64_t step = 0; step < steps; ++step) one_step(batches, step);
     compare_parameters(steps);

@@ -54,7 +54,7 @@ std::string find_checkpoint(Communicator& everyone, const std::string& path) {
 
 LoadOptions load_options(const Config& config) {
   LoadOptions options;
-  options.verify_hashes = config.checkpoint.verify_hashes && config.train.resume != "auto";
+  options.verify_hashes = config.checkpoint.verify_hashes;
   options.allow_missing = config.checkpoint.allow_missing;
   options.allow_unexpected = config.checkpoint.allow_unexpected;
   return options;
@@ -62,12 +62,11 @@ LoadOptions load_options(const Config& config) {
 
 CheckpointEvaluation evaluate_checkpoint(const Config& config, std::shared_ptr<World> world,
                                          const std::string& path) {
-  const Config resolved = resolve(config, world->info().size);
+  const Config resolved = resolve(config, world->info().size, ConfigUse::evaluation);
   const auto data = open_validation_data(resolved);
-  require(data != nullptr, ExitCode::usage,
-          "data.validation is empty: name token files to evaluate on");
   const auto everyone = group_of_all_ranks(*world);
   require_same_config(*everyone, resolved);
+  require_same_data(*everyone, "data.validation", data.get());
   Mesh mesh(world, resolved.parallel.degree);
   const auto device = cpu_device();
   ParallelModel model(make_model(resolved.model.spec, scalar_type(resolved.parallel.compute)),

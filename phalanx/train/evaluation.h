@@ -30,8 +30,7 @@ Evaluation evaluate(ParallelModel& model, const std::shared_ptr<const DataSet>& 
 /// folder. Error(checkpoint) if there is none. Collective.
 std::string find_checkpoint(Communicator& everyone, const std::string& path);
 
-/// What [checkpoint] says about loading. The newest of a folder has been verified when it was
-/// chosen.
+/// What [checkpoint] says about loading.
 LoadOptions load_options(const Config& config);
 
 struct CheckpointEvaluation {

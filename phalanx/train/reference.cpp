@@ -11,16 +11,44 @@
 #include <csignal>
 #include <cstring>
 #include <iostream>
+#include <thread>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/log.h"
+#include "phalanx/device/failure.h"
 #include "phalanx/models/model.h"
 #include "phalanx/nn/init.h"
 #include "phalanx/parallel/parallelize.h"
 #include "phalanx/parallel/update.h"
 #include "phalanx/train/evaluation.h"
+#include "phalanx/train/progress.h"
 
 namespace phalanx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t sentence_bytes = 1024;
+
+// What rank 0 tells the others about its reference.
+struct Report {
+  enum State : int32_t { running, ready, failed } state = running;
+  int32_t code = 0;
+  char sentence[sentence_bytes] = {};
+};
+
+Report report_of(Reference& reference, std::chrono::milliseconds patience) {
+  Report report;
+  try {
+    report.state = reference.ready(patience) ? Report::ready : Report::running;
+  } catch (const Error& error) {
+    report.state = Report::failed;
+    report.code = static_cast<int32_t>(error.code());
+    std::strncpy(report.sentence, error.what(), sentence_bytes - 1);
+  }
+  return report;
+}
+
+}  // namespace
 
 std::vector<Trial> verification_trials(const Config& config, int64_t steps) {
   OptimizerConfig sgd = config.optimizer;
@@ -46,7 +74,7 @@ Reference::Reference(Config config, std::vector<Trial> trials)
     }
   int64_t elements = 0;
   for (const Trial& trial : trials_) elements += trial.steps * (2 + total_) + total_;
-  bytes_ = elements * sizeof(double);
+  bytes_ = elements * sizeof(double) + sentence_bytes;
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(memory != MAP_FAILED, ExitCode::environment, "no memory for ", bytes_,
@@ -67,6 +95,10 @@ double* Reference::at(size_t trial, int64_t step) const {
   double* start = memory_;
   for (size_t i = 0; i < trial; ++i) start += trials_[i].steps * (2 + total_) + total_;
   return start + step * (2 + total_);
+}
+
+char* Reference::sentence() const {
+  return reinterpret_cast<char*>(memory_) + bytes_ - sentence_bytes;
 }
 
 at::Tensor Reference::view(double* start, size_t parameter) const {
@@ -92,29 +124,40 @@ void Reference::start() {
   int code = 0;
   try {
     compute();
-  } catch (const Error& error) {
-    log_error(text("the reference on one rank: ", error.what()));
+  } catch (...) {
+    const Error error = current_failure();
+    std::strncpy(sentence(), error.what(), sentence_bytes - 1);
     code = static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    log_error(text("the reference on one rank: ", error.what()));
-    code = static_cast<int>(ExitCode::check_failed);
   }
   _exit(code);
 }
 
-void Reference::wait() {
-  int status = 0;
-  while (waitpid(process_, &status, 0) < 0) {
-    require(errno == EINTR, ExitCode::environment,
+bool Reference::ready(std::chrono::milliseconds patience) {
+  const auto end = Clock::now() + patience;
+  while (process_ > 0) {
+    int status = 0;
+    const pid_t ended = waitpid(process_, &status, WNOHANG);
+    require(ended >= 0 || errno == EINTR, ExitCode::environment,
             "cannot wait for the reference's process: ", std::strerror(errno));
+    if (ended > 0)
+      take_status(status);
+    else if (Clock::now() >= end)
+      return false;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  return true;
+}
+
+void Reference::take_status(int status) {
   process_ = -1;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-  const auto code =
-      WIFEXITED(status) ? static_cast<ExitCode>(WEXITSTATUS(status)) : ExitCode::environment;
-  fail(code, "the reference on one rank failed with ",
-       WIFEXITED(status) ? text("exit code ", WEXITSTATUS(status))
-                         : text("signal ", WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    fail(ExitCode::environment, "the reference on one rank was killed by signal ", WTERMSIG(status),
+         WTERMSIG(status) == SIGKILL ? ", as when memory runs out" : "",
+         "; a smaller config needs less memory");
+  if (WEXITSTATUS(status) == 0) return;
+  fail(static_cast<ExitCode>(WEXITSTATUS(status)), "the reference on one rank: ",
+       sentence()[0] ? sentence() : text("exit code ", WEXITSTATUS(status)));
 }
 
 void Reference::compute() {
@@ -128,7 +171,8 @@ void Reference::compute_trial(size_t index) {
   allocate_and_initialize(parameters, config_.train.seed);
   std::vector<OptimizerShard> shards;
   for (const Parameter& parameter : parameters)
-    shards.push_back({parameter->tensor.detach(), {}, parameter->spec.decay});
+    shards.push_back(
+        {parameter->tensor.detach(), {}, parameter->spec.decay && parameter->spec.trainable});
   const auto optimizer = make_optimizer(trial.optimizer, shards);
   const Batches batches(open_training_data(config_),
                         {.global = config_.batch.global, .micro = config_.batch.micro},
@@ -163,6 +207,32 @@ void Reference::compute_trial(size_t index) {
     for (const Parameter& parameter : parameters) parameter->tensor.mutable_grad().reset();
   }
   for (size_t p = 0; p < parameters.size(); ++p) values(index, p).copy_(shards[p].values.flatten());
+}
+
+void wait_together(Communicator& everyone, Reference& reference,
+                   std::chrono::milliseconds deadline) {
+  const auto pause = std::min(std::chrono::milliseconds(1000), deadline / 4);
+  const bool first = everyone.rank() == 0;
+  const auto start = Clock::now();
+  double shown = 0;
+  Progress progress;
+  while (true) {
+    at::Tensor told = at::zeros({sizeof(Report)}, at::kByte);
+    Report report;
+    if (first) report = report_of(reference, pause);
+    std::memcpy(told.data_ptr(), &report, sizeof(Report));
+    const Handle handle = everyone.broadcast(told, 0, {"verify", "reference"});
+    handle.wait();
+    handle.wait_inputs();
+    std::memcpy(&report, told.data_ptr(), sizeof(Report));
+    if (report.state == Report::ready) return;
+    if (report.state == Report::failed) fail(static_cast<ExitCode>(report.code), report.sentence);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const bool logged = seconds >= shown + 30;
+    if (logged) shown = seconds;
+    if (first)
+      progress.update("the reference on one rank computes: " + duration_text(seconds), logged);
+  }
 }
 
 }  // namespace phalanx

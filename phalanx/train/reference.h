@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
+#include "phalanx/comm/communicator.h"
 #include "phalanx/config/config.h"
 
 namespace phalanx {
@@ -35,9 +37,9 @@ class Reference {
 
   /// Starts the process. To be called by a process of one thread.
   void start();
-  /// Returns when all results are there; an Error if the process failed. By the process that
-  /// started it.
-  void wait();
+  /// True as soon as all results are there, false if they are not after `patience`; an Error, with
+  /// what the process said, if it failed. By the process that started it.
+  bool ready(std::chrono::milliseconds patience);
 
   const std::vector<Trial>& trials() const { return trials_; }
   size_t parameter_count() const { return counts_.size(); }
@@ -48,6 +50,8 @@ class Reference {
 
  private:
   double* at(size_t trial, int64_t step) const;
+  char* sentence() const;  // of the error that the process ended with
+  void take_status(int status);
   at::Tensor view(double* start, size_t parameter) const;
   void compute();
   void compute_trial(size_t trial);
@@ -60,5 +64,11 @@ class Reference {
   size_t bytes_ = 0;
   pid_t process_ = -1;
 };
+
+/// Waits on all ranks until the results of rank 0's reference are there; where it fails all ranks
+/// throw its Error. It may take longer than a collective may (`deadline`): the ranks meet again and
+/// again meanwhile, and rank 0 shows on stderr for how long. Collective.
+void wait_together(Communicator& everyone, Reference& reference,
+                   std::chrono::milliseconds deadline);
 
 }  // namespace phalanx

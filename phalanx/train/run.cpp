@@ -8,11 +8,12 @@
 
 #include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
+#include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpointer.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
+#include "phalanx/device/limits.h"
 #include "phalanx/device/memory.h"
-#include "phalanx/train/machine.h"
 #include "phalanx/train/progress.h"
 
 namespace phalanx {
@@ -33,6 +34,7 @@ class Run {
   }
 
   Ending go() {
+    open_checkpoints();  // refuses if another run is here, whose checkpoints come and go
     const std::string resumed = resume();
     const std::string start = resumed.empty() ? trainer_.initialize() : "";
     prepare_folder();
@@ -61,27 +63,36 @@ class Run {
   std::string resume() {
     const std::string& wanted = config_.train.resume;
     if (wanted == "never") return "";
+    const bool newest = wanted == "auto";
     const std::string path =
-        wanted == "auto" ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_),
-                                             config_.checkpoint.local,
-                                             {.verify_hashes = config_.checkpoint.verify_hashes})
-                               .value_or("")
-                         : wanted;
-    return path.empty() ? "" : trainer_.load(path);
+        newest ? newest_checkpoint(trainer_.everyone(), checkpoint_folder(config_),
+                                   config_.checkpoint.local,
+                                   {.verify_hashes = config_.checkpoint.verify_hashes})
+                     .value_or("")
+               : wanted;
+    // The newest of a folder was verified when it was chosen.
+    return path.empty() ? "" : trainer_.load(path, newest);
   }
 
   void prepare_folder() {
-    if (first_) make_folder(config_.train.run_dir, ExitCode::environment);
-    open_checkpoints();  // refuses if another run is here
-    if (first_) {
+    if (checkpointer_) {
+      checkpointer_->warn_of_later(trainer_.step());
+      checkpointer_->prepare(trainer_.state());
+    }
+    agree_with_first(trainer_.everyone(), "folder", [&] {
       replace_file(config_.train.run_dir + "/config.toml", to_toml(config_), ExitCode::environment);
       metrics_.emplace(config_.train.run_dir + "/metrics.jsonl");
       progress_.emplace(options_.descriptor);
-    }
+      return std::string();
+    });
     trainer_.everyone().barrier({"run", "start"});
   }
 
   void open_checkpoints() {
+    agree_with_first(trainer_.everyone(), "folder", [&] {
+      make_folder(config_.train.run_dir, ExitCode::environment);
+      return std::string();
+    });
     const CheckpointConfig& wanted = config_.checkpoint;
     if (!wanted.saves()) return;
     checkpointer_.emplace(trainer_.everyone(), checkpoint_folder(config_),
@@ -89,14 +100,12 @@ class Run {
                                       .keep_every = wanted.keep_every,
                                       .async = wanted.async,
                                       .verify_after_save = wanted.verify_after_save,
-                                      .local = wanted.local},
-                          trainer_.step());
-    checkpointer_->prepare(trainer_.state());
+                                      .local = wanted.local});
   }
 
   void measure_limit() {
     trainer_.everyone().barrier({"run", "limit"});
-    limit_ = reduce(matrix_product_flops(scalar_type(config_.parallel.compute)), Op::sum);
+    limit_ = reduce(matrix_product_rate(scalar_type(config_.parallel.compute)).best, Op::sum);
   }
 
   void announce(const std::string& resumed, const std::string& start) {
@@ -120,10 +129,25 @@ class Run {
                         : text("resumed from ", resumed, " after step ", trainer_.step()));
   }
 
+  // An error that all ranks throw together, a loss that is no number, says nothing of the save in
+  // flight: that is finished first.
+  StepMetrics train_step() {
+    try {
+      return trainer_.train_step();
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::check_failed) try {
+          wait_for_checkpoint();
+        } catch (const Error& lost) {
+          if (first_) log_warning(text("the last checkpoint was not saved: ", lost.what()));
+        }
+      throw;
+    }
+  }
+
   // True if it was the last.
   bool one_step() {
     const auto begin = Clock::now();
-    StepMetrics metrics = trainer_.train_step();
+    StepMetrics metrics = train_step();
     busy_ += seconds_since(begin);
     ++unlogged_;
     ++done_;
@@ -211,9 +235,9 @@ class Run {
 
   Ending interrupt() {
     if (progress_) progress_->clear();
-    say(checkpointer_ ? text("interrupted after step ", trainer_.step(),
-                             " and saved; the same command "
-                             "goes on from there")
+    say(checkpointer_ ? text("interrupted after step ", trainer_.step(), " and saved; ",
+                             config_.train.resume == "auto" ? "the same command goes on from there"
+                                                            : "continue with --train.resume=auto")
                       : text("interrupted after step ", trainer_.step(),
                              "; nothing was saved (checkpoint.every = 0)"));
     return checkpointer_ ? Ending::interrupted : Ending::not_saved;

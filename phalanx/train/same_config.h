@@ -2,6 +2,7 @@
 
 #include "phalanx/comm/communicator.h"
 #include "phalanx/config/config.h"
+#include "phalanx/data/data_set.h"
 
 namespace phalanx {
 
@@ -9,5 +10,11 @@ namespace phalanx {
 /// they would train different models, or wait for calls that others never make. What may differ
 /// from host to host (paths of data, threads) is not compared. Collective.
 void require_same_config(Communicator& everyone, const Config& config);
+
+/// Throws Error(data) on all ranks, with the rank and the file, unless all of them read the same
+/// files in the same order, wherever those lie: they would train on samples twice and leave others
+/// out. Compares the headers, which hold the hashes of the contents. `key`: "data.train"; `data`
+/// may be null. Collective.
+void require_same_data(Communicator& everyone, const std::string& key, const DataSet* data);
 
 }  // namespace phalanx

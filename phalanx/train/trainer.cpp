@@ -46,7 +46,9 @@ Trainer::Trainer(const Config& config, std::shared_ptr<World> world, std::unique
                                                   .ranks = group.size(),
                                                   .rank = group.rank()},
                                        config_.data.seed);
+  require_same_data(*everyone_, "data.train", &batches_->data());
   validation_ = open_validation_data(config_);
+  require_same_data(*everyone_, "data.validation", validation_.get());
   if (!model) model = make_model(config_.model.spec, scalar_type(config_.parallel.compute));
   model_ = std::make_unique<ParallelModel>(
       std::move(model), config_.parallel,
@@ -166,12 +168,14 @@ std::string Trainer::initialize() {
   return loaded.describe();
 }
 
-std::string Trainer::load(const std::string& given) {
+std::string Trainer::load(const std::string& given, bool verified) {
   model_->engine().wait_gradients();  // peers no longer read what is overwritten
   if (config_.checkpoint.allow_missing.empty()) refuse_weights_only(*everyone_, given, entries());
   const std::string path = find_checkpoint(*everyone_, given);
   begun_ = true;
-  const RunState run = load_checkpoint(*everyone_, path, entries(), load_options(config_));
+  LoadOptions options = load_options(config_);
+  if (verified) options.verify_hashes = false;
+  const RunState run = load_checkpoint(*everyone_, path, entries(), options);
   const auto integer = [&](const char* name) {
     const auto value = run.values.find(name);
     require(value != run.values.end() && std::holds_alternative<int64_t>(value->second),

@@ -58,8 +58,9 @@ class Trainer {
   std::vector<StateEntry> state();
   /// Goes on from a checkpoint, whatever the layout was that wrote it; `path` as find_checkpoint()
   /// takes it. Returns the checkpoint's. Error(checkpoint) if it holds weights only, which are for
-  /// train.init_from.
-  std::string load(const std::string& path);
+  /// train.init_from. `verified`: its hashes have been compared just now, whatever
+  /// checkpoint.verify_hashes says.
+  std::string load(const std::string& path, bool verified = false);
 
   ParallelModel& model() { return *model_; }
   Mesh& mesh() { return mesh_; }

@@ -55,6 +55,18 @@ TEST(BenchCommand, StepRunsOnTwoRanks) {
     EXPECT_GT(result[key], 0) << key;
 }
 
+TEST(BenchCommand, WhatIsWrongWithAStepsConfigIsSaidOnceForAllRanks) {
+  for (const std::string wrong : {"--batch.globl=8", "--batch.global=3", "--warmup=-1"}) {
+    SCOPED_TRACE(wrong);
+    const auto run = run_phalanx({"run", "--nproc-per-node", "2", "--", "bench", "step",
+                                  PHALANX_SOURCE_DIR "/configs/tiny.toml", wrong});
+    EXPECT_EQ(run.code, 2);
+    EXPECT_NE(run.error.find("error: "), std::string::npos) << run.error;
+    EXPECT_EQ(run.error.find("[rank 1]"), std::string::npos) << run.error;
+    EXPECT_EQ(run.error.find("failed first"), std::string::npos) << run.error;
+  }
+}
+
 TEST(BenchCommand, RefusesWrongArguments) {
   const auto part = run_phalanx({"bench", "stepp"});
   EXPECT_EQ(part.code, 2);

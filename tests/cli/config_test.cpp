@@ -52,6 +52,8 @@ TEST(ConfigCommand, WrongConfigsEndWithCode2AndAllSentences) {
   const std::vector<Case> cases = {
       {{"check", quickstart, "--world-size=2", "--parallel.tp=2", "--batch.micro=3"},
        {"parallel.tp = 2 is not available in this version", "batch.global = "}},
+      {{"check", quickstart, "--world-size=3", "--batch.global=8", "--train.stepz=1"},
+       {"did you mean 'train.steps'?", "batch.global = 8 is no multiple of 3"}},
       {{"check", quickstart, "--batch.globl=3", "--train.stepz=1"},
        {"did you mean 'batch.global'?", "did you mean 'train.steps'?"}},
       {{"show", quickstart, "extra"}, {"'extra' is no --section.key=value"}},

@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* steps = "600";
 
-std::vector<std::string> command(int ranks, const std::string& folder) {
+std::vector<std::string> command(int ranks, const std::string& folder,
+                                 const std::string& until = steps) {
   const std::string binary = PHALANX_BINARY;
   const std::string build = binary.substr(0, binary.rfind('/'));
   return {binary,
@@ -25,7 +26,7 @@ std::vector<std::string> command(int ranks, const std::string& folder) {
           "--",
           build + "/examples/example_fault_tolerant",
           folder,
-          steps};
+          until};
 }
 
 TEST(Examples, TheFaultTolerantLoopEndsAsIfNothingHadHappened) {
@@ -66,6 +67,20 @@ TEST(Examples, TheFaultTolerantLoopEndsAsIfNothingHadHappened) {
   EXPECT_NE(rest.out.find(all), std::string::npos) << rest.out;
   const auto same = run_phalanx({"ckpt", "diff", straight, broken});
   EXPECT_EQ(same.code, 0) << same.out << same.error;
+}
+
+// 48 samples per step.
+TEST(Examples, TheFaultTolerantLoopLosesNoSampleWhereRanksDoNotDivideThem) {
+  const auto run = run_program(command(5, temporary_folder() + "/run", "12"));
+  EXPECT_EQ(run.code, 0) << run.error;
+  EXPECT_NE(run.out.find("every sample was seen once: 576"), std::string::npos) << run.out;
+}
+
+TEST(Examples, TheFaultTolerantLoopNeedsNoArguments) {
+  const std::string folder = temporary_folder(), example = command(1, "", "")[5];
+  const auto run = run_program({"sh", "-c", "cd " + folder + " && exec " + example});
+  EXPECT_EQ(run.code, 0) << run.error;
+  EXPECT_NE(run.out.find("every sample was seen once: 4800"), std::string::npos) << run.out;
 }
 
 }  // namespace

@@ -105,6 +105,25 @@ TEST(Launchers, CtrlCSavesAndTheSameCommandGoesOn) {
   EXPECT_EQ(losses(folder.path).size(), steps + 2);
 }
 
+// Rank 1 of two, at a port where nobody listens.
+TEST(Launchers, HowLongRanksWaitForEachOtherAtTheStartIsTheConfigs) {
+  const Folder folder;
+  auto options = one_thread;
+  for (const auto& [name, value] : {std::pair{"RANK", "1"},
+                                    {"WORLD_SIZE", "2"},
+                                    {"MASTER_ADDR", "127.0.0.1"},
+                                    {"MASTER_PORT", "1"}})
+    options.environment.emplace_back(name, value);
+  auto command = training(folder.path, 1);
+  command.push_back("--train.join_deadline_s=0.4");
+  const auto run = run_program(command, options);
+  EXPECT_EQ(run.code, 3) << run.error;
+  EXPECT_TRUE(contains(run.error,
+                       "cannot reach rank 0's store at 127.0.0.1:1 within 400 ms "
+                       "(train.join_deadline_s)"))
+      << run.error;
+}
+
 TEST(Launchers, AKilledRankEndsTheRunInTimeAndIsNamed) {
   const Folder folder;
   Program run(launched(folder.path, 1000000), one_thread);

@@ -72,6 +72,33 @@ TEST(Main, HelpDoesNotLoadLibTorch) {
   }
 }
 
+// What is shown of an error, and of `phalanx run`'s line about its start.
+TEST(Main, TheLogLevelNeverHidesErrors) {
+  struct Case {
+    const char* level;
+    bool info, warned;
+  };
+  for (const auto& [level, info, warned] : std::vector<Case>{{"info", true, false},
+                                                             {"INFO", true, false},
+                                                             {"Debug", true, false},
+                                                             {"", true, false},
+                                                             {"Warning", false, false},
+                                                             {"error", false, false},
+                                                             {"ERROR", false, false},
+                                                             {"off", true, true},
+                                                             {"critical", true, true},
+                                                             {"loud", true, true}}) {
+    SCOPED_TRACE(level);
+    const ProgramOptions options{.environment = {{"PHALANX_LOG", level}}};
+    const auto wrong = run_phalanx({"tran"}, options);
+    EXPECT_TRUE(contains(wrong.error, "error: no command 'tran'")) << wrong.error;
+    EXPECT_EQ(contains(wrong.error, "warning: PHALANX_LOG is '" + std::string(level) + "'"), warned)
+        << wrong.error;
+    const auto run = run_phalanx({"run", "--", "true"}, options);
+    EXPECT_EQ(contains(run.error, "starting 1 rank"), info) << run.error;
+  }
+}
+
 TEST(Main, ResultsThatCannotBeWrittenAreAnError) {
   const auto full = run_program({"sh", "-c", PHALANX_BINARY " --help > /dev/full"});
   EXPECT_EQ(full.code, 3);

@@ -1,49 +1,14 @@
 // `phalanx run` from outside: what the user and the batch system see.
-#include <gtest/gtest.h>
-#include <signal.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
-#include <thread>
 
-#include "phalanx/launch/node.h"
-#include "tests/support/process.h"
+#include "phalanx/base/cores.h"
+#include "phalanx/base/listener.h"
+#include "tests/cli/run_command.h"
 
 namespace phalanx::testing {
 namespace {
-
-using namespace std::chrono_literals;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// The agent takes at most 3.5 s after a failure; the rest is for a machine that is busy with
-// others.
-constexpr double in_time = 12;
-
-// `phalanx run --nproc-per-node RANKS -- sh -c SCRIPT marker`; the marker finds the processes.
-std::vector<std::string> ranks_of(int ranks, const std::string& script,
-                                  const std::string& marker = "sh") {
-  return {"run", "--nproc-per-node", std::to_string(ranks), "--", "sh", "-c", script, marker};
-}
-
-std::vector<std::string> with_binary(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), PHALANX_BINARY);
-  return arguments;
-}
-
-// The last lines of stderr, between two rules.
-std::string last_block(const std::string& error) {
-  const std::string rule(72, '-');
-  const size_t end = error.rfind(rule);
-  const size_t begin = end == std::string::npos || end == 0 ? end : error.rfind(rule, end - 1);
-  return begin == std::string::npos || end + rule.size() + 1 != error.size() ? ""
-                                                                             : error.substr(begin);
-}
 
 TEST(Run, ExitCodesAreThoseOfTheFirstFailingRank) {
   struct Case {
@@ -133,6 +98,7 @@ TEST(Run, WrongCommandLinesStartNothing) {
            {{"--nproc-per-node", "1e3", "--", "true"}, "not '1e3'"},
            {{"--nproc-per-nod", "2", "--", "true"}, "did you mean '--nproc-per-node'?"},
            {{"--master-port=65536", "--", "true"}, "--master-port must be"},
+           {{"--grace=0", "--", "true"}, "--grace must be a whole number from 1"},
            {{"--nproc-per-node", "2"}, "no command to run"},
            {{"--"}, "no command to run"},
            {{"--", "run", "true"}, "run cannot start itself"},
@@ -172,7 +138,7 @@ TEST(Run, RanksGetTorchrunsEnvironmentAndTheirShareOfCores) {
 }
 
 TEST(Run, APortInUseIsRefusedAndTwoLaunchersDoNotMeet) {
-  const Listener taken = listen_on(0);
+  const Listener taken = listen_on(0, Reach::this_host, "");
   for (const std::string command : {"true", "doctor"}) {
     const auto run = run_phalanx({"run", text("--master-port=", taken.port), "--", command});
     EXPECT_EQ(run.code, 3);
@@ -183,79 +149,6 @@ TEST(Run, APortInUseIsRefusedAndTwoLaunchersDoNotMeet) {
   const auto a = first.finish(), b = second.finish();
   EXPECT_EQ(a.code + b.code, 0);
   EXPECT_NE(a.out, b.out);
-}
-
-TEST(Run, InterruptsEndAllRanksAndNothingStaysBehind) {
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, {SIGTERM, 143}, {SIGHUP, 129}}) {
-    const std::string marker = unique_marker();
-    Program run(with_binary(ranks_of(3, "sleep 100 & echo up $RANK; wait", marker)));
-    for (const std::string rank : {"up 0", "up 1", "up 2"}) ASSERT_TRUE(run.wait_for(rank));
-    run.signal(signal);
-    const auto ended = run.finish();
-    EXPECT_EQ(ended.code, code) << ended.error;
-    EXPECT_LT(ended.seconds, in_time);
-    EXPECT_TRUE(contains(ended.error, "asked the ranks to stop")) << ended.error;
-    EXPECT_EQ(processes_with(marker).size(), 0u);
-  }
-}
-
-TEST(Run, RanksThatSaveOnTermEndTheRunWith75AndASecondInterruptKills) {
-  Program saves(with_binary(
-      ranks_of(2, "trap 'echo saved; exit 75' TERM; echo up $RANK; while :; do sleep 0.05; done")));
-  ASSERT_TRUE(saves.wait_for("up 0") && saves.wait_for("up 1"));
-  saves.signal(SIGINT);
-  const auto saved = saves.finish();
-  EXPECT_EQ(saved.code, 75) << saved.error;
-  EXPECT_TRUE(contains(saved.out, "saved") && contains(saved.error, "[rank 1] saved"));
-
-  Program ignores(
-      with_binary(ranks_of(2, "trap '' TERM; echo up $RANK; while :; do sleep 0.05; done")));
-  ASSERT_TRUE(ignores.wait_for("up 0") && ignores.wait_for("up 1"));
-  ignores.signal(SIGINT);
-  ASSERT_TRUE(ignores.wait_for("once more ends them at once"));
-  ignores.signal(SIGINT);
-  const auto killed = ignores.finish();
-  EXPECT_EQ(killed.code, 130) << killed.error;
-  EXPECT_LT(killed.seconds, in_time);
-}
-
-TEST(Run, AKilledAgentTakesEverythingAlong) {
-  const std::string marker = unique_marker();
-  Program run(with_binary(ranks_of(2, "sh -c 'sleep 100; :' $0 & echo up $RANK; wait", marker)));
-  ASSERT_TRUE(run.wait_for("up 0") && run.wait_for("up 1"));
-  EXPECT_GE(processes_with(marker).size(), 5u);  // the agent, the ranks, and what they started
-  run.signal(SIGKILL);
-  run.finish();
-  EXPECT_EQ(await_processes(marker, 0, 2s).size(), 0u);
-}
-
-// The kernel's parent-death signal is what is left when the guard has been killed too.
-TEST(Run, RanksEndWithAKilledAgentThatHasNoGuard) {
-  const std::string marker = unique_marker();
-  Program run(with_binary(ranks_of(2, "echo up $RANK; while :; do sleep 0.05; done", marker)));
-  ASSERT_TRUE(run.wait_for("up 0") && run.wait_for("up 1"));
-  bool guarded = false;
-  for (const pid_t process : processes_with(marker)) {
-    std::string name;
-    std::getline(std::ifstream(text("/proc/", process, "/comm")), name);
-    if (name == "phalanx guard") guarded = kill(process, SIGKILL) == 0;
-  }
-  EXPECT_TRUE(guarded);
-  run.signal(SIGKILL);
-  run.finish();
-  EXPECT_EQ(await_processes(marker, 0, 2s).size(), 0u);
-}
-
-TEST(Run, ProgramsThatRanksLeaveBehindAreEnded) {
-  const std::string marker = unique_marker();
-  // One in the rank's process group, one in a session of its own; both hold the rank's output.
-  const auto run = run_phalanx(
-      ranks_of(2, "sh -c 'sleep 100; :' $0 & setsid sh -c 'sleep 100; :' $0 & sleep 0.1; echo done",
-               marker));
-  EXPECT_EQ(run.code, 0) << run.error;
-  EXPECT_EQ(run.out, "done\n");
-  EXPECT_LT(run.seconds, in_time);
-  EXPECT_EQ(processes_with(marker).size(), 0u);
 }
 
 TEST(Run, EightRanksFitInto64DescriptorsAndFewerAreRefused) {
@@ -308,51 +201,6 @@ TEST(Run, AReaderThatLeavesEndsTheRun) {
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.out, "y\n");
 }
-
-// Our own commands: forked from a process that has loaded LibTorch.
-TEST(LoadedRanks, StartTogetherWithTheirThreadsAndEndWithTheirAgent) {
-  const auto run = run_phalanx({"run", "--nproc-per-node=2", "--", "doctor", "--json"},
-                               {.environment = {{"OMP_NUM_THREADS", "1"}}});
-  EXPECT_EQ(run.code, 0) << run.error;
-  EXPECT_TRUE(contains(run.out, "\"threads\":1")) << run.out;
-  EXPECT_TRUE(contains(run.error, "[rank 1] {\"versions\"")) << run.error;
-  EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1);
-
-  const auto wrong = run_phalanx({"run", "--nproc-per-node=2", "--", "doctor", "--jsn"});
-  EXPECT_EQ(wrong.code, 2);
-  const std::string block = last_block(wrong.error);
-  EXPECT_TRUE(contains(block, "exit code 2 (command line or config)")) << wrong.error;
-  EXPECT_TRUE(contains(block, "error: phalanx doctor: ") && contains(block, "'--json'?"));
-}
-
-// At whatever moment: before, while and after LibTorch is loaded and the ranks are forked.
-TEST(LoadedRanks, AnAgentThatIsKilledOrInterruptedAtAnyMomentLeavesNothing) {
-  for (const int signal : {SIGKILL, SIGINT})
-    for (const auto delay : {0ms, 10ms, 100ms, 200ms, 300ms, 400ms, 600ms}) {
-      SCOPED_TRACE(text("signal ", signal, " after ", delay.count(), " ms"));
-      const std::string marker = unique_marker();  // not printed, but in the command line
-      Program run({PHALANX_BINARY, "run", "--nproc-per-node", "2", "--log-dir",
-                   (std::filesystem::temp_directory_path() / marker).string(), "--", "doctor"});
-      std::this_thread::sleep_for(delay);
-      run.signal(signal);
-      const auto ended = run.finish();
-      EXPECT_LT(ended.seconds, in_time);
-      const bool possible = signal == SIGKILL || ended.code == 130 || ended.code == 0;
-      EXPECT_TRUE(possible) << ended.code << "\n" << ended.error;
-      EXPECT_EQ(await_processes(marker, 0, 2s).size(), 0u);
-      std::filesystem::remove_all(std::filesystem::temp_directory_path() / marker);
-    }
-}
-
-#ifndef PHALANX_SANITIZED  // which needs terabytes of address space
-TEST(LoadedRanks, ALibraryThatDoesNotLoadIsOneSentence) {
-  const auto run =
-      run_program({"sh", "-c", text("ulimit -v 200000; exec ", PHALANX_BINARY, " run -- doctor")});
-  EXPECT_EQ(run.code, 3) << run.error;
-  EXPECT_TRUE(contains(run.error, "error: cannot load LibTorch: ")) << run.error;
-  EXPECT_FALSE(contains(run.error, "failed first")) << run.error;
-}
-#endif
 
 }  // namespace
 }  // namespace phalanx::testing

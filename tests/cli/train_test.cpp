@@ -130,6 +130,19 @@ TEST(TrainCommand, ASecondRunInTheSameFolderIsRefused) {
   EXPECT_TRUE(contains(read_file(folder.run_dir + "/config.toml", ExitCode::usage), "100000"));
 }
 
+// Its checkpoints come and go while the first run lives, so they are not even looked at.
+TEST(TrainCommand, ASecondRunIsRefusedBeforeItLoadsAnything) {
+  const Folder folder;
+  Program first(
+      with_binary({"train", folder.config, "--train.steps=1000000", "--checkpoint.every=20"}));
+  ASSERT_TRUE(first.wait_for("saved "));
+  for (const std::string wrong : {"--model.hidden_size=24", "--train.resume=/nonexistent"}) {
+    const auto second = run_phalanx({"train", folder.config, wrong});
+    EXPECT_EQ(second.code, 6) << second.error;
+    EXPECT_TRUE(contains(second.error, "another process writes in ")) << second.error;
+  }
+}
+
 TEST(TrainCommand, BadInputsAreOneSentenceWithTheExitCode) {
   const Folder folder;
   ASSERT_EQ(run_phalanx({"train", folder.config}).code, 0);
@@ -209,10 +222,11 @@ TEST(EvalCommand, IsTheSameOnAnyNumberOfRanks) {
   const Folder folder;
   ASSERT_EQ(run_phalanx(on_ranks(2, {"train", folder.config, "--data.samples=112"})).code, 0);
   nlohmann::json first;
-  for (int ranks : {1, 2, 4}) {
+  for (int ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE(ranks);
-    // 7 validation samples: no number of ranks divides them.
-    const auto run = run_phalanx(on_ranks(ranks, {"eval", folder.config, "--data.samples=112"}));
+    // 7 validation samples: no number of ranks divides them, and three do not divide the batch.
+    const auto run = run_phalanx(
+        on_ranks(ranks, {"eval", folder.config, "--data.samples=112", "--batch.global=8"}));
     ASSERT_EQ(run.code, 0) << run.error;
     ASSERT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
     const auto line = nlohmann::json::parse(run.out);
@@ -225,6 +239,11 @@ TEST(EvalCommand, IsTheSameOnAnyNumberOfRanks) {
     else
       EXPECT_NEAR(line["loss"], first["loss"], 1e-12);
   }
+  const auto wrong = run_phalanx(on_ranks(
+      2, {"eval", folder.config, "--data.kind=tokens", "--parallel.dp_shard=3", "--lr.peek=1"}));
+  EXPECT_EQ(wrong.code, 2);
+  for (const std::string said : {"data.validation is missing", "'lr.peek'", "world of 2 ranks"})
+    EXPECT_TRUE(contains(wrong.error, said)) << wrong.error;
   const Folder empty;
   const auto none = run_phalanx({"eval", empty.config});
   EXPECT_EQ(none.code, 6);
@@ -254,6 +273,11 @@ TEST(VerifyCommand, StartsItsRanksOrTakesThoseOfALauncher) {
   EXPECT_TRUE(contains(planted.out, "different: the ")) << planted.out;
 
   EXPECT_EQ(run_phalanx({"verify", folder.config, "--ranks", "5"}).code, 2);
+  const auto no_data = run_phalanx(
+      {"verify", folder.config, "--data.kind=tokens", "--data.train=/nonexistent.tokens"});
+  EXPECT_EQ(no_data.code, 5) << no_data.error;
+  EXPECT_TRUE(contains(no_data.error, "the reference on one rank: cannot open /nonexistent.tokens"))
+      << no_data.error;
 }
 
 TEST(GenerateCommand, ContinuesAPromptFromACheckpointOrARun) {

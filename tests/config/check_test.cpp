@@ -78,6 +78,17 @@ TEST(Check, RulesNameKeyValueAndFix) {
        "lr.warmup_steps",
        "is beyond lr.decay_steps = 10"},
       {{"--optimizer.momentum=0.9"}, 1, "optimizer.momentum", "= 0.9 has no meaning with"},
+      {{"--optimizer.kind=sgd", "--optimizer.beta1=0.8"},
+       1,
+       "optimizer.beta1",
+       "= 0.8 has no meaning with optimizer.kind = \"sgd\"; set momentum instead"},
+      {{"--optimizer.kind=sgd", "--optimizer.beta2=0.8"}, 1, "optimizer.beta2", "= 0.8 has no"},
+      {{"--optimizer.kind=sgd", "--optimizer.epsilon=1e-6"}, 1, "optimizer.epsilon", "1e-06 has"},
+      {{"--lr.schedule=constant", "--lr.minimum=1e-5"},
+       1,
+       "lr.minimum",
+       "= 1e-05 has no meaning with lr.schedule = \"constant\""},
+      {{"--lr.schedule=constant", "--lr.decay_steps=50"}, 1, "lr.decay_steps", "= 50 has no"},
       {{"--train.run_dir="}, 1, "train.run_dir", "is empty"},
       {{"--train.run_dir=s3://bucket/run"}, 1, "train.run_dir", "checkpoint.folder"},
       {{"--train.resume="}, 1, "train.resume", "is empty"},
@@ -95,6 +106,30 @@ TEST(Check, RulesNameKeyValueAndFix) {
     EXPECT_NE(found[0].sentence.find(wrong.fragment), std::string::npos) << found[0].sentence;
     EXPECT_THROW(resolve(config, wrong.world), Error);
   }
+}
+
+// What a run writes down of itself can be run again.
+TEST(Check, AResolvedConfigIsAConfig) {
+  for (const std::vector<std::string>& overrides :
+       {std::vector<std::string>{"--optimizer.kind=sgd", "--optimizer.momentum=0.9"},
+        {"--lr.schedule=constant"}}) {
+    const Config resolved = resolve(with(overrides), 2);
+    EXPECT_EQ(resolve(parse_config(to_toml(resolved), "config.toml").config, 2), resolved);
+  }
+}
+
+TEST(Check, AnEvaluationNeedsNoTrainingDataAndNoWholeBatches) {
+  const auto found = check(with({"--data.train=", "--lr.minimum=1"}), 3, ConfigUse::evaluation);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].sentence, "data.validation is missing; name token files to evaluate on");
+  const Config config = with({"--data.train=", "--data.validation=b.tokens", "--batch.global=8"});
+  EXPECT_EQ(resolve(config, 3, ConfigUse::evaluation).batch.micro, 3);
+  EXPECT_EQ(resolve(config, 16, ConfigUse::evaluation).batch.micro, 1);
+  EXPECT_THROW(resolve(config, 3), Error);
+  EXPECT_EQ(check(with({"--data.validation=b.tokens", "--data.sequence_length=999"}), 3,
+                  ConfigUse::evaluation)
+                .size(),
+            1u);
 }
 
 TEST(Check, EverythingAtOnce) {

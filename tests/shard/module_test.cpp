@@ -88,5 +88,33 @@ TEST(ShardedModule, GivesTheGradientsOfTheWholeBatchUnderEveryStrategy) {
     });
 }
 
+TEST(ShardedModule, ALossOfWeightZeroGivesNoGradient) {
+  testing::run_ranks(2, [](World& world) {
+    Mesh mesh(std::shared_ptr<World>(&world, [](World*) {}), {.dp_shard = 2});
+    Communicator& group = mesh.group({Dim::dp_shard});
+    auto device = cpu_device();
+    Net net;
+    ShardedModule sharded(net, {net.first.get(), net.second.get()}, {}, group, *device);
+    const auto norm_with = [&](std::optional<double> weight) {
+      sharded.begin();
+      sharded.backward(net.loss(at::ones({3, 4}, at::kDouble),
+                                [&](torch::nn::Linear& layer, at::Tensor in) {
+                                  return sharded.run(*layer, {in},
+                                                     [&](auto& t) { return call(layer, t[0]); });
+                                }),
+                       weight);
+      const double norm = sharded.engine().gradient_norm();
+      sharded.finish_step();
+      return norm;
+    };
+    const double norm = norm_with(std::nullopt);
+    EXPECT_GT(norm, 0);
+    EXPECT_EQ(norm_with(0), 0);
+    EXPECT_DOUBLE_EQ(norm_with(0.5), norm);  // 1 / ranks
+    sharded.engine().wait_gradients();
+    group.barrier({"end", "test"});
+  });
+}
+
 }  // namespace
 }  // namespace phalanx

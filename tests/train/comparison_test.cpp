@@ -2,9 +2,14 @@
 #include "phalanx/train/comparison.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <thread>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/text.h"
+#include "phalanx/parallel/parallelize.h"
 #include "tests/support/ranks.h"
 #include "tests/support/wrong_reduction.h"
 #include "tests/train/small_run.h"
@@ -30,7 +35,7 @@ std::unique_ptr<Reference> reference_of(Config config, int64_t steps) {
   config.parallel.degree.dp_shard = 1;
   auto reference = std::make_unique<Reference>(config, verification_trials(config, steps));
   reference->start();
-  reference->wait();
+  EXPECT_TRUE(reference->ready(std::chrono::seconds(60)));
   return reference;
 }
 
@@ -63,6 +68,26 @@ TEST(Comparison, WithDropoutToo) {
   Config config = small_config();
   config.model.spec.attn_pdrop = config.model.spec.resid_pdrop = config.model.spec.embd_pdrop = 0.2;
   compare_all(config, 2, true);
+}
+
+// Parameters of one element, and of fewer than there are ranks; parts that hold padding only.
+TEST(Comparison, TinyParametersOnFourAndEightRanksAreOneRank) {
+  Config config = small_config();
+  config.model.spec.hidden_size = 5;
+  config.model.spec.num_attention_heads = config.model.spec.num_key_value_heads = 1;
+  config.model.spec.intermediate_size = 1;
+  config.batch.global = 8;
+  const auto reference = reference_of(config, 2);
+  for (int ranks : {4, 8})
+    run_ranks(ranks, [&](World& world) {
+      Mesh mesh(borrowed(world), {.dp_shard = ranks});
+      for (Strategy strategy : strategies) {
+        SCOPED_TRACE(text(name(strategy), " on ", ranks, " ranks"));
+        const auto comparison = compare_with_one_rank(
+            with_layout(config, strategy, ranks, 1, true, false), mesh, *reference);
+        EXPECT_TRUE(comparison.equal()) << comparison_table(comparison);
+      }
+    });
 }
 
 TEST(Comparison, ReductionOncePerStepAndOtherPrefetchesAreOneRank) {
@@ -154,14 +179,69 @@ TEST(Comparison, AReductionThatIsOnePercentOffIsFoundAndItsTensorNamed) {
     });
 }
 
-TEST(Comparison, AFailingReferenceSaysWhy) {
+// Runs `body` on two ranks, of which rank 0 has started the reference of `config` before it joined;
+// `started` gets the id of the reference's process.
+void with_reference(const Config& config, std::chrono::milliseconds deadline,
+                    const std::function<void(pid_t)>& started,
+                    const std::function<void(World&, Communicator&, Reference&)>& body) {
+  const auto statuses = fork_ranks(2, [&](const WorldInfo& info) {
+    Reference reference(config, verification_trials(config, 1));
+    if (info.rank == 0) {
+      reference.start();
+      pid_t process = -1;
+      std::ifstream("/proc/thread-self/children") >> process;
+      started(process);
+    }
+    const auto world = World::join(info, {.deadline = deadline});
+    const auto everyone = group_of_all_ranks(*world);
+    body(*world, *everyone, reference);
+    return 0;
+  });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+// As a large model's does: its process is stopped for longer than a collective may take.
+TEST(Comparison, AReferenceMayTakeLongerThanTheDeadline) {
+  Config config = small_config();
+  config.batch.micro = 9;
+  const std::chrono::milliseconds deadline(1000);
+  const auto suspend = [&](pid_t process) {
+    ASSERT_GT(process, 0);
+    kill(process, SIGSTOP);
+    std::thread([=] {
+      std::this_thread::sleep_for(deadline * 3 / 2);
+      kill(process, SIGCONT);
+    }).detach();
+  };
+  with_reference(config, deadline, suspend,
+                 [&](World& world, Communicator& everyone, Reference& reference) {
+                   wait_together(everyone, reference, deadline);
+                   Mesh mesh(borrowed(world), {.dp_shard = 2});
+                   const auto comparison = compare_with_one_rank(config, mesh, reference);
+                   EXPECT_TRUE(comparison.equal()) << comparison_table(comparison);
+                 });
+}
+
+TEST(Comparison, AFailingReferenceSaysWhyOnAllRanks) {
   Config config = small_config();
   config.data.kind = DataKind::tokens;
   config.data.train = {"/nonexistent/train.tokens"};
   config.batch.micro = 18;
-  Reference reference(config, verification_trials(config, 1));
-  reference.start();
-  EXPECT_THROW(reference.wait(), Error);
+  const std::chrono::seconds deadline(20);
+  with_reference(
+      config, deadline, [](pid_t) {},
+      [&](World&, Communicator& everyone, Reference& reference) {
+        try {
+          wait_together(everyone, reference, deadline);
+          ADD_FAILURE() << "its data does not exist";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ExitCode::data);
+          EXPECT_NE(std::string(error.what())
+                        .find("the reference on one rank: cannot open /nonexistent/train.tokens"),
+                    std::string::npos)
+              << error.what();
+        }
+      });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What a training saves and when, and that it goes on from there.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 
 #include "phalanx/base/files.h"
 #include "phalanx/base/text.h"
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/config/check.h"
 #include "phalanx/train/run.h"
 #include "phalanx/train/trainer.h"
@@ -130,7 +132,8 @@ TEST(Trainer, SavesInOtherFoldersAndGoesOnFromTheNewer) {
   const auto straight = losses_of(config, 2, folder + "/straight");
   EXPECT_FALSE(fs::exists(folder + "/straight/checkpoints"));
   EXPECT_TRUE(fs::exists(folder + "/shared/step-3/manifest.json"));
-  EXPECT_TRUE(fs::exists(folder + "/local/step-6/manifest.json"));
+  EXPECT_TRUE(
+      fs::exists(local_place(folder + "/local", folder + "/shared") + "/step-6/manifest.json"));
   fs::remove_all(folder + "/shared/step-6");  // as if the copy had not been finished
   config.train.steps = 9;
   EXPECT_EQ(losses_of(config, 2, folder + "/straight").size(), 9u);
@@ -139,6 +142,69 @@ TEST(Trainer, SavesInOtherFoldersAndGoesOnFromTheNewer) {
             [&](World& world) { EXPECT_EQ(evaluate_checkpoint(config, borrowed(world)).step, 9); });
   config.checkpoint.local = "s3://bucket";
   EXPECT_THROW(resolve(config, 1), Error);
+}
+
+// A loss that is no number ends all ranks together; a synchronous run would have the checkpoint of
+// the step before, and so has one that saves in the background.
+TEST(Trainer, TheSaveInFlightIsFinishedWhenTheLossIsNoNumber) {
+  const std::string folder = temporary_folder();
+  for (bool slow : {false, true}) {
+    SCOPED_TRACE(slow);
+    Config config = small_config();
+    config.train.run_dir = text(folder, "/", slow);
+    config.train.steps = 50;
+    config.optimizer.kind = OptimizerKind::sgd;
+    config.optimizer.clip_norm = 0;
+    config.lr.peak = 1e200;
+    config.lr.schedule = LrScheduleKind::constant;
+    config.checkpoint.every = 1;
+    config.checkpoint.async = true;
+    run_ranks(2, [&](World& world) {
+      if (slow)
+        set_disk_hook([](std::string_view operation, const std::string& path) {
+          if (operation == "create" && path.ends_with(".safetensors")) usleep(200'000);
+        });
+      Trainer trainer(config, borrowed(world));
+      try {
+        run_training(trainer, {});
+        ADD_FAILURE() << "every loss was a number";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::check_failed) << error.what();
+        EXPECT_GT(trainer.step(), 0);
+        EXPECT_TRUE(std::string(error.what()).starts_with(text("step ", trainer.step() + 1)))
+            << error.what();
+        const std::string saved = text("/checkpoints/step-", trainer.step(), "/manifest.json");
+        EXPECT_TRUE(fs::exists(config.train.run_dir + saved)) << saved;
+      }
+    });
+  }
+}
+
+TEST(Trainer, AnInterruptedRunSaysWhatGoesOn) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  losses_of(config, 1, folder + "/first");
+  const std::string path = folder + "/first/checkpoints/step-3";
+  for (const auto& resume : {std::string("auto"), std::string("never"), path}) {
+    SCOPED_TRACE(resume);
+    config.train.resume = resume;
+    config.train.steps = 1000;
+    config.train.run_dir = temporary_folder();
+    const std::string log = config.train.run_dir + "/log";
+    run_ranks(1, [&](World& world) {
+      const int descriptor = open(log.c_str(), O_CREAT | O_WRONLY, 0644);
+      Trainer trainer(config, borrowed(world));
+      const auto stop = [&] { return trainer.step() >= 5 ? 15 : 0; };
+      EXPECT_EQ(run_training(trainer, {.stop_requested = stop, .descriptor = descriptor}),
+                Ending::interrupted);
+      close(descriptor);
+    });
+    const std::string said = read_file(log, ExitCode::environment);
+    EXPECT_NE(said.find(resume == "auto" ? "and saved; the same command goes on from there"
+                                         : "and saved; continue with --train.resume=auto"),
+              std::string::npos)
+        << said;
+  }
 }
 
 TEST(Trainer, GoesOnWithOtherRanksStrategyAndMicrobatch) {

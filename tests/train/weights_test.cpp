@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/source.h"
@@ -186,7 +188,8 @@ TEST(InitialWeights, ResumingFromWeightsAloneSaysWhatIsMissingAndWhatToDo) {
     expect_contains(train(config, 2).error,
                     {folder + from, "cannot be resumed", "parameter (40 tensors)",
                      "lacks exp_avg, exp_avg_sq, the position in the data",
-                     "train.init_from = \"" + folder + from + "\""});
+                     "train.init_from = \"" + folder + from + "\"",
+                     "another train.run_dir or with train.resume = \"never\""});
   }
   config.train.resume = "auto";
   config.train.run_dir = folder + "/imported";
@@ -194,6 +197,60 @@ TEST(InitialWeights, ResumingFromWeightsAloneSaysWhatIsMissingAndWhatToDo) {
   config.train.init_from = folder + "/imported";
   config.train.resume = "never";
   EXPECT_EQ(train(config, 2).error, "");
+}
+
+// A flipped byte in the middle of a checkpoint's tensors, which no size or header shows.
+TEST(InitialWeights, WithVerifyHashesDamageIsFoundWhereverACheckpointIsLoaded) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.lr.warmup_steps = 0;
+  config.train.steps = 1;
+  config.train.run_dir = folder + "/run";
+  train(config, 1);
+  const std::string saved = folder + "/run/checkpoints/step-1";
+  for (const auto& entry : fs::directory_iterator(saved)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(fs::file_size(entry.path()) / 2);
+    const char flipped = static_cast<char>(file.seekg(middle).get() ^ 1);
+    file.seekp(middle).put(flipped);
+  }
+  config.train.steps = 2;
+  const std::map<std::string, std::function<void(const Config&, World&)>> uses = {
+      {"eval", [](auto& c, World& world) { evaluate_checkpoint(c, borrowed(world)); }},
+      {"init_from",
+       [&](Config c, World& world) {
+         c.train.init_from = saved;
+         Trainer(c, borrowed(world)).initialize();
+       }},
+      {"load", [&](auto& c, World& world) { Trainer(c, borrowed(world)).load(saved); }},
+      {"resume",
+       [&](Config c, World& world) {
+         c.train.run_dir = folder + "/other";
+         c.train.resume = saved;
+         Trainer trainer(c, borrowed(world));
+         run_training(trainer, {});
+       }},
+      {"auto", [](auto& c, World& world) {
+         Trainer trainer(c, borrowed(world));
+         run_training(trainer, {});
+       }}};
+  for (const bool verify : {false, true})
+    for (const auto& [label, use] : uses)
+      run_ranks(2, [&, &label = label, &use = use](World& world) {
+        SCOPED_TRACE(text(label, verify ? " verifies" : " does not verify"));
+        Config other = config;
+        other.checkpoint.every = 0;
+        other.checkpoint.verify_hashes = verify;
+        std::string said;
+        try {
+          use(other, world);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ExitCode::checkpoint);
+          said = error.what();
+        }
+        EXPECT_EQ(said.find("damaged") != std::string::npos, verify) << said;
+      });
 }
 
 TEST(InitialWeights, EvalAndGenerateTakeThem) {
