@@ -33,5 +33,10 @@ echo "== overlap"
 OMP_NUM_THREADS=1 "$build/phalanx" run --nproc-per-node 2 -- "$build/overlap_bench" | keep overlap.jsonl
 echo "== checkpoints"
 benchmarks/checkpoint.py "$build" ${quick:+--megabytes 512 --pairs 3}
+echo "== checkpoints on other ranks: bytes read and memory"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$build/phalanx" run --nproc-per-node 2 -- "$build/reshard_bench" save "$folder" ${quick:+512}
+"$build/phalanx" run --nproc-per-node 4 -- "$build/reshard_bench" load "$folder" | keep reshard.jsonl
 echo "== steps beside PyTorch"
 benchmarks/compare.py "$build" $quick
