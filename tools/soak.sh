@@ -3,15 +3,16 @@
 # poisoned), and the fault tests over and over.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+jobs=$(nproc)  # which heeds OMP_NUM_THREADS
 export OMP_NUM_THREADS=1
 CC=gcc CXX=g++ tools/build.sh build-gcc -DCMAKE_BUILD_TYPE=Release
-ctest --test-dir build-gcc --output-on-failure -j "$(nproc)"
+ctest --test-dir build-gcc --output-on-failure -j "$jobs"
 tools/build.sh build-debug -DCMAKE_BUILD_TYPE=Debug
-ctest --test-dir build-debug --output-on-failure -j "$(nproc)"
+ctest --test-dir build-debug --output-on-failure -j "$jobs"
 # What kills ranks, breaks disks and races, over and over.
 faults='Failure|Join|Order|Collectives|Run|LoadedRanks|Launchers|Signals|Checkpointer|Faults|SavingFaults'
 faults+='|S3Faults|Storage|Processes|Trainer|TrainCommand'
-ctest --test-dir build --output-on-failure -j "$(nproc)" --repeat until-fail:5 -R "^($faults)\\."
+ctest --test-dir build --output-on-failure -j "$jobs" --repeat until-fail:5 -R "^($faults)\\."
 PHALANX_SOAK_SECONDS=300 build/tests/comm_tests --gtest_filter='Soak.*'
 # Runs killed 50 times at random moments; a thousand random meshes.
 PHALANX_SOAK=1 build/tests/run_tests --gtest_filter='Killed.*'
