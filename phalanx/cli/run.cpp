@@ -34,13 +34,18 @@ int command_begin(int argc, char** argv) {
   return std::min(i, argc);
 }
 
+bool can_run(const std::string& path) {
+  std::error_code error;  // X_OK is true of folders, too
+  return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
+}
+
 // Whether execvp() would find it, which it can only say in the ranks.
 bool is_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0;
+  if (name.find('/') != std::string::npos) return can_run(name);
   const char* path = std::getenv("PATH");
   std::stringstream folders(path ? path : "/bin:/usr/bin");
   for (std::string folder; std::getline(folders, folder, ':');)
-    if (access((folder.empty() ? name : folder + "/" + name).c_str(), X_OK) == 0) return true;
+    if (can_run(folder.empty() ? name : folder + "/" + name)) return true;
   return false;
 }
 

@@ -19,6 +19,7 @@ void Collected::set_input(const at::Tensor& in) {
   group_->place(number_, in);
   place_ = own().location;
   if (place_.place != Place::chunks) return;
+  own().produced.store(counted(0), memory_order_relaxed);
   chunked_ = true;
   chunked_before_ = group_->last_chunked;
   group_->last_chunked = number_;
@@ -32,28 +33,48 @@ void Collected::publish() {
 // Nobody waits for a dropped call: its peers must not wait for it to read, either.
 Collected::~Collected() {
   if (complete_ || number_ == 0 || own().published.load(memory_order_relaxed) != number_) return;
-  own().consumed.store(all_consumed, memory_order_relaxed);
+  own().consumed.store(all_done, memory_order_relaxed);
   own().finished.store(number_, memory_order_release);
   group_->wake_all();
 }
 
 void Collected::complete_call(int64_t received_bytes) {
-  own().consumed.store(all_consumed, memory_order_relaxed);
+  own().consumed.store(all_done, memory_order_relaxed);
   own().finished.store(number_, memory_order_release);
   group_->wake_all();
   finish(received_bytes);
 }
 
-std::vector<int> Collected::missing() const {
-  std::vector<int> ranks;
-  auto& group = *group_;
+Missing Collected::missing() const {
+  Missing late;
   for (int other = 0; other < size(); ++other)
-    if (!done_[other] && group.slot(other, number_).published.load(memory_order_acquire) < number_)
-      ranks.push_back(other);
-  if (!ranks.empty()) return ranks;
-  for (int other = 0; other < size(); ++other)  // all came; who has not gone on?
-    if (other != rank() && group.slot(other, number_).finished.load(memory_order_acquire) < number_)
-      ranks.push_back(other);
+    if (!done_[other] &&
+        group_->slot(other, number_).published.load(memory_order_acquire) < number_)
+      late.ranks.push_back(other);
+  if (!late.ranks.empty()) return late;
+  late.issued = true;
+  if (chunked_before_ && !buffers_mine_) late.ranks = behind(chunked_before_);
+  if (late.ranks.empty()) late.ranks = behind(number_);
+  return late;
+}
+
+// In the order "produce chunk 0, reduce it, read it, produce chunk 1 ..." every step needs earlier
+// ones only. So whoever has the earliest step to do could do it, while the others wait for it.
+std::vector<int> Collected::behind(uint64_t number) const {
+  std::vector<int> ranks;
+  uint64_t earliest = UINT64_MAX;
+  for (int other = 0; other < size(); ++other) {
+    const Slot& slot = group_->slot(other, number);
+    if (other == rank() || slot.published.load(memory_order_acquire) != number) continue;
+    const uint64_t produced = slot.produced.load(memory_order_acquire);
+    const uint64_t reduced = slot.reduced.load(memory_order_acquire);
+    const uint64_t consumed = slot.consumed.load(memory_order_acquire);
+    if (produced == all_done && slot.finished.load(memory_order_acquire) >= number) continue;
+    const uint64_t step = std::min({3 * produced, 3 * reduced + 1, 3 * consumed + 2});
+    if (step < earliest) ranks.clear();
+    earliest = std::min(step, earliest);
+    if (step == earliest) ranks.push_back(other);
+  }
   return ranks;
 }
 
@@ -79,7 +100,7 @@ bool Collected::stage_chunks() {
   while (staged_ < chunks_ && may_fill(uint32_t(staged_))) {
     fill_chunk(staged_, chunk(rank(), staged_));
     ++staged_;
-    own().produced.store(uint32_t(staged_), memory_order_release);
+    own().produced.store(counted(staged_), memory_order_release);
     group_->wake_all();
     moved = true;
   }

@@ -19,7 +19,7 @@ class Collected : public SharedCall {
   ~Collected() override;
   void wait_inputs() override;
   bool owes_peers() const override { return chunked_ && staged_ < chunks_; }
-  std::vector<int> missing() const override;
+  Missing missing() const override;
   std::string describe() const override { return group_->describe(group_->rank(), number_); }
 
  protected:
@@ -29,6 +29,8 @@ class Collected : public SharedCall {
   void publish();
   void complete_call(int64_t received_bytes);
   bool stage_chunks();
+  std::vector<int> behind(uint64_t number) const;  ///< the others that are furthest behind
+  uint32_t counted(int64_t chunks) const { return chunks == chunks_ ? all_done : chunks; }
   virtual void fill_chunk(int64_t chunk, char* to) = 0;
   bool may_fill(uint32_t chunk);  ///< its buffer has been read by all
   Slot& own() { return group_->slot(group_->rank(), number_); }

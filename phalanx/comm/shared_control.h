@@ -39,9 +39,10 @@ struct Slot {
   alignas(64) std::atomic<uint64_t> published;  ///< the number of the call, once the rest is valid
   Signature signature;
   Location location;
-  alignas(64) std::atomic<uint32_t> produced;  ///< chunks or phases that peers may read
-  std::atomic<uint32_t> reduced;               ///< all_reduce: chunks whose sum peers may read
-  std::atomic<uint32_t> consumed;              ///< chunks that this rank has read from all peers
+  // Chunks of which this rank has done its work; all_done: of all, or there is no such work.
+  alignas(64) std::atomic<uint32_t> produced;  ///< that peers may read
+  std::atomic<uint32_t> reduced;               ///< all_reduce: whose sum peers may read
+  std::atomic<uint32_t> consumed;              ///< that this rank has read from all peers
   std::atomic<uint64_t> finished;              ///< the call's number, once it has read everything
   alignas(64) char unit[40];
   char purpose[24];
@@ -75,7 +76,7 @@ struct Control {
   std::atomic<uint32_t> segments[max_segments];
 };
 constexpr uint32_t freed_segment = UINT32_MAX;
-constexpr uint32_t all_consumed = UINT32_MAX;
+constexpr uint32_t all_done = UINT32_MAX;
 
 /// Wakes a sleeping rank; one per process. Peers add to `bell`.
 struct Bell {

@@ -77,7 +77,7 @@ void Group::close() {
   auto nothing_owed = [this] { return owed_.empty() || (progress(), owed_.empty()); };
   if (failure_.empty()) try {
       wait_until(
-          nothing_owed, [this] { return owed_.empty() ? std::vector<int>() : owed_[0]->missing(); },
+          nothing_owed, [this] { return owed_.empty() ? Missing() : owed_[0]->missing(); },
           [this] { return "closing the group " + name_; }, deadline_);
     } catch (const Error&) {  // whoever still needed us has its own error
     }
@@ -101,8 +101,8 @@ uint64_t Group::begin(const Signature& signature, const Call& call) {
   own.signature.unit = hash_name(call.unit);
   own.signature.purpose = hash_name(call.purpose);
   own.location = {};
-  own.produced.store(0, memory_order_relaxed);
-  own.reduced.store(0, memory_order_relaxed);
+  own.produced.store(all_done, memory_order_relaxed);
+  own.reduced.store(all_done, memory_order_relaxed);
   own.consumed.store(0, memory_order_relaxed);
   copy_text(own.unit, call.unit);
   copy_text(own.purpose, call.purpose);
@@ -128,11 +128,11 @@ void Group::retire_until(c10::function_ref<bool()> enough, c10::function_ref<std
     return enough();
   };
   const auto holders = [&] {
-    std::vector<int> ranks;
+    Missing missing;
     for (int other = 0; other < size_; ++other)
       if (slot(other, retired_ + 1).finished.load(memory_order_acquire) < retired_ + 1)
-        ranks.push_back(other);
-    return ranks;
+        missing.ranks.push_back(other);
+    return missing;
   };
   wait_until(ready, holders, what, deadline_);
 }

@@ -43,6 +43,12 @@ class Host {
   std::vector<Bell*> bells_;  // by world rank
 };
 
+/// Group ranks that a wait is for.
+struct Missing {
+  std::vector<int> ranks;
+  bool issued = false;  ///< they came, and have not gone on
+};
+
 /// One issued call. advance() does what can be done without waiting.
 class SharedCall : public Pending, public std::enable_shared_from_this<SharedCall> {
  public:
@@ -53,7 +59,7 @@ class SharedCall : public Pending, public std::enable_shared_from_this<SharedCal
 
   virtual bool advance() = 0;                        ///< true if anything moved
   virtual bool owes_peers() const { return false; }  ///< peers still need this rank's work
-  virtual std::vector<int> missing() const = 0;      ///< group ranks that this call waits for
+  virtual Missing missing() const = 0;               ///< whom this call waits for
   virtual std::string describe() const = 0;
   bool complete() const { return complete_; }
   bool poll() {
@@ -107,7 +113,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void wake_all();
 
   /// Returns once ready() is true; throws when it can't become true.
-  void wait_until(c10::function_ref<bool()> ready, c10::function_ref<std::vector<int>()> missing,
+  void wait_until(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,
                   c10::function_ref<std::string()> what, std::chrono::milliseconds deadline);
   bool progress();
   void abort(std::string_view why);
@@ -161,7 +167,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void retire_until(c10::function_ref<bool()> enough, c10::function_ref<std::string()> what);
   void sweep_segments();
   void free_segment(uint32_t id);
-  void check_peers(c10::function_ref<bool()> ready, c10::function_ref<std::vector<int>()> missing,
+  void check_peers(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,
                    c10::function_ref<std::string()> what);
   void check_aborted();
   [[noreturn]] void throw_mismatch(int other, uint64_t number);

@@ -33,7 +33,7 @@ class Message : public SharedCall {
         peer_(peer),
         tag_(tag),
         unit_(call.unit) {}
-  std::vector<int> missing() const override { return {peer_}; }
+  Missing missing() const override { return {{peer_}}; }
 
  protected:
   char* data() { return static_cast<char*>(tensor_.mutable_data_ptr()); }
@@ -223,7 +223,7 @@ class Receive : public Message {
   void answer() {
     auto& group = *group_;
     auto& answer = answer_of(group, peer_, group.rank(), number_);
-    answer.consumed.store(all_consumed, memory_order_release);
+    answer.consumed.store(all_done, memory_order_release);
     answer.finished.store(number_, memory_order_release);
     if (group.taken[peer_].chunked == number_) group.taken[peer_].chunked = 0;
     group.wake_all();

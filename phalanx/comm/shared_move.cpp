@@ -137,8 +137,8 @@ class Pull : public Collected {
     const uint32_t id = uint32_t(window_);
     group_->wait_until([&] { return group_->window_free(id, use_); },
                        [&] {
-                         std::vector<int> holders;
-                         group_->window_free(id, use_, &holders);
+                         Missing holders{.issued = true};
+                         group_->window_free(id, use_, &holders.ranks);
                          return holders;
                        },
                        [&] { return "waiting for the release of " + describe(); }, deadline_);

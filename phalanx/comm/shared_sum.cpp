@@ -124,6 +124,8 @@ class SumAndShare : public Collected {
     data_ = static_cast<char*>(out_.mutable_data_ptr());
     set_input(in_);
     chunks_ = INT64_MAX;
+    own().produced.store(0, std::memory_order_relaxed);
+    own().reduced.store(0, std::memory_order_relaxed);
     publish();
   }
 
@@ -142,7 +144,7 @@ class SumAndShare : public Collected {
     if (copied_ < chunks_) return moved;
     if (!finished_) {  // peers may still read the sums out of this rank's memory
       finished_ = true;
-      own().consumed.store(all_consumed, memory_order_release);
+      own().consumed.store(all_done, memory_order_release);
       own().finished.store(number_, memory_order_release);
       group_->wake_all();
     }
@@ -184,7 +186,7 @@ class SumAndShare : public Collected {
       fill_chunk(staged_, chunk(rank(), staged_));
     }
     ++staged_;
-    own().produced.store(uint32_t(staged_), memory_order_release);
+    own().produced.store(counted(staged_), memory_order_release);
     group_->wake_all();
     return true;
   }
@@ -206,7 +208,7 @@ class SumAndShare : public Collected {
       received_ += bytes * (size() - 1);
     }
     ++summed_;
-    own().reduced.store(uint32_t(summed_), memory_order_release);
+    own().reduced.store(counted(summed_), memory_order_release);
     group_->wake_all();
     return true;
   }

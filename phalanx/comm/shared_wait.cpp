@@ -65,8 +65,7 @@ void Group::wake_all() {
     if (other != rank_) wake(other);
 }
 
-void Group::wait_until(c10::function_ref<bool()> ready,
-                       c10::function_ref<std::vector<int>()> missing,
+void Group::wait_until(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,
                        c10::function_ref<std::string()> what, std::chrono::milliseconds deadline) {
   if (ready()) return;
   if (host_->spins())
@@ -96,10 +95,14 @@ void Group::wait_until(c10::function_ref<bool()> ready,
       looked = now;
     }
     if (now - begin > deadline) {
+      const Missing late = missing();
       std::string sentence = text("the deadline of ", deadline.count(), " ms passed on rank ",
-                                  rank_, " of group ", name_, " in ", what(), "; did not arrive: ");
+                                  rank_, " of group ", name_, " in ", what(),
+                                  !late.issued             ? "; did not arrive: "
+                                  : late.ranks.size() == 1 ? "; has not gone on in it: "
+                                                           : "; have not gone on in it: ");
       const char* separator = "";
-      for (int other : missing()) {
+      for (int other : late.ranks) {
         const uint64_t last = control(other).issued.load(memory_order_acquire);
         sentence += text(
             separator, "rank ", other, " (process ", host_->peers().process(world_ranks_[other]),
@@ -123,8 +126,7 @@ void Group::wait_until(c10::function_ref<bool()> ready,
   }
 }
 
-void Group::check_peers(c10::function_ref<bool()> ready,
-                        c10::function_ref<std::vector<int>()> missing,
+void Group::check_peers(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,
                         c10::function_ref<std::string()> what) {
   host_->peers().poll();
   auto gone = [&](int other) {
@@ -137,7 +139,7 @@ void Group::check_peers(c10::function_ref<bool()> ready,
                       !control(other).closed.load(memory_order_acquire);
     if (!dead && !gone(other)) continue;
     if (ready()) return;  // what it had written before is enough
-    const auto waits_for = missing();
+    const auto waits_for = missing().ranks;
     const bool needed = std::find(waits_for.begin(), waits_for.end(), other) != waits_for.end();
     check_aborted();  // whoever met the cause first has said so
     if (dead)

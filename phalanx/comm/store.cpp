@@ -147,14 +147,14 @@ std::vector<std::string> exchange(c10d::Store& store, const WorldInfo& info,
     for (size_t rank = 0; rank < keys.size(); ++rank) come[rank] = store.check({keys[rank]});
     if (info.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));  // others ask, too
   } catch (const std::exception& error) {
-    fail(ExitCode::environment, "rank ", info.rank, " lost rank 0's store at ", info.master_address,
+    fail(ExitCode::peer_lost, "rank ", info.rank, " lost rank 0's store at ", info.master_address,
          ":", info.master_port, " while it waited for all ranks to join (",
          first_line(error.what()), ")");
   }
   std::vector<int> missing;
   for (int rank = 0; rank < info.size; ++rank)
     if (!come[size_t(rank)]) missing.push_back(rank);
-  fail(ExitCode::environment, "of ", info.size,
+  fail(ExitCode::peer_lost, "of ", info.size,
        " ranks, these did not join before the deadline: ", join(missing),
        "; look at their output, or give them more time (train.join_deadline_s)");
 }

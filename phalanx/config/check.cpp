@@ -69,13 +69,12 @@ void check_batch(const Config& config, int64_t ranks, Violations& found) {
   const int64_t micro = config.batch.micro;
   const int64_t unit = ranks * std::max<int64_t>(micro, 1);
   if (global % unit == 0) return;
-  const std::string divisor = micro == 0 ? text(ranks, " (data-parallel ranks)")
-                                         : text(micro, " x ", ranks,
-                                                " (batch.micro x "
-                                                "data-parallel ranks)");
+  const std::string divisor =
+      micro == 0 ? text(ranks, " (data-parallel ranks)")
+                 : text(micro, " x ", ranks, " (batch.micro x data-parallel ranks) = ", unit);
   const int64_t below = global / unit * unit;
   add(found, "batch.global",
-      text("batch.global = ", global, " is no multiple of ", divisor, " = ", unit, "; give ",
+      text("batch.global = ", global, " is no multiple of ", divisor, "; give ",
            below > 0 ? text(below, " or ") : "", below + unit));
 }
 
@@ -120,7 +119,22 @@ void check_update(const Config& config, Violations& found) {
   check_unused(config, found);
 }
 
+// A folder or s3://bucket/prefix.
+void check_place(const char* key, const std::string& place, Violations& found) {
+  constexpr std::string_view scheme = "s3://";
+  if (place.find("://") == std::string::npos) return;
+  const bool s3 = place.starts_with(scheme);
+  if (s3 && place.size() > scheme.size() && place[scheme.size()] != '/') return;
+  add(found, key,
+      text(key, " = \"", place, "\" ",
+           s3 ? "names no bucket; write s3://bucket/prefix"
+              : "is of a kind that cannot be opened; give a folder or s3://bucket/prefix"));
+}
+
 void check_folders(const Config& config, Violations& found) {
+  check_place("checkpoint.folder", config.checkpoint.folder, found);
+  check_place("train.resume", config.train.resume, found);
+  check_place("train.init_from", config.train.init_from, found);
   if (config.train.run_dir.find("://") != std::string::npos)
     add(found, "train.run_dir",
         text("train.run_dir = \"", config.train.run_dir,

@@ -32,8 +32,13 @@ bool parse_number(const std::string& text, Number& value) {
 }
 
 std::string check_range(const Key& key, double value, const std::string& shown) {
-  if (key.range.contains(value)) return "";
-  return text(key.full_name(), " = ", shown, " is out of range; accepted: ", key.range.describe());
+  const Range& range = key.range;
+  if (range.contains(value)) return "";
+  std::string accepted = range.describe();
+  const bool bounded = std::isfinite(range.low) && std::isfinite(range.high);
+  if (!std::isfinite(value) && !bounded)
+    accepted = accepted == "finite" ? "a finite number" : "a finite number " + accepted;
+  return text(key.full_name(), " = ", shown, " is out of range; accepted: ", accepted);
 }
 
 }  // namespace

@@ -19,15 +19,6 @@ std::string_view shown(std::string_view line) {
   return at == std::string_view::npos ? line : line.substr(at + 1);
 }
 
-void write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(descriptor, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    bytes.remove_prefix(written);
-  }
-}
-
 }  // namespace
 
 void Sink::pass(std::string_view bytes) {
@@ -66,6 +57,8 @@ void Sink::write_some() {
     const ssize_t written = write(descriptor_, pending_.data(), size);
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (written < 0) {
+      const bool reader_gone = errno == EPIPE || (terminal_ && errno == EIO);
+      failure_ = reader_gone ? 0 : errno;
       closed_ = true;
       pending_.clear();
       return;
@@ -74,8 +67,30 @@ void Sink::write_some() {
   }
 }
 
+LogFile::LogFile(std::string path, Sink& errors)
+    : path_(std::move(path)),
+      errors_(&errors),
+      file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  require(file_.open(), ExitCode::environment, "cannot write ", path_, ": ", std::strerror(errno),
+          "; give another --log-dir");
+}
+
+void LogFile::write(std::string_view bytes) {
+  while (!bytes.empty() && file_.open()) {
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written > 0) {
+      bytes.remove_prefix(written);
+      continue;
+    }
+    errors_->line(text("warning: cannot write ", path_, ": ", std::strerror(errno),
+                       "; its lines are lost from here on"));
+    file_.reset();
+  }
+}
+
 void RankStream::read_some() {
-  if (sink_->closed() && log_ < 0 && !last_)
+  if (sink_->closed() && !log_ && !last_)
     close();  // the rank learns it as it would without an agent
   else
     read_once();
@@ -121,7 +136,7 @@ void RankStream::emit(std::string_view line, bool ended) {
     sink_->pass(line);
     if (ended) sink_->pass("\n");
   }
-  if (log_ >= 0) write_all(log_, text(line, ended ? "\n" : ""));
+  if (log_) log_->write(text(line, ended ? "\n" : ""));
   if (last_) {
     last_->push_back(std::string(shown(line)));
     if (last_->size() > most_lines) last_->pop_front();

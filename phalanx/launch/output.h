@@ -27,20 +27,36 @@ class Sink {
   int descriptor() const { return descriptor_; }
   bool terminal() const { return terminal_; }
   bool closed() const { return closed_; }
+  /// Why it cannot be written; 0 while it can, and where its reader has just gone.
+  int failure() const { return failure_; }
   size_t pending() const { return pending_.size(); }
 
  private:
   int descriptor_;
   bool terminal_;
-  bool closed_ = false;     // the reader has gone
+  bool closed_ = false;  // nothing more can be written
+  int failure_ = 0;
   std::string pending_;     // not yet written
   std::string unfinished_;  // rank 0's bytes since the last end of line
+};
+
+/// The file that gets what a rank writes, too. If it cannot be written, `errors` says so, once.
+class LogFile {
+ public:
+  LogFile(std::string path, Sink& errors);
+  void write(std::string_view bytes);
+
+ private:
+  std::string path_;
+  Sink* errors_;
+  Descriptor file_;  // closed after a failure
 };
 
 /// What one rank writes to one of its streams, cut into lines.
 class RankStream {
  public:
-  RankStream(int rank, Descriptor source, Sink& sink, int log, std::deque<std::string>* last_lines)
+  RankStream(int rank, Descriptor source, Sink& sink, LogFile* log,
+             std::deque<std::string>* last_lines)
       : rank_(rank), source_(std::move(source)), sink_(&sink), log_(log), last_(last_lines) {}
 
   /// Reads what is there. Closes at the end of file, and when the sink's reader has gone.
@@ -60,7 +76,7 @@ class RankStream {
   int rank_;
   Descriptor source_;
   Sink* sink_;
-  int log_;                        // descriptor of the rank's log file, or -1
+  LogFile* log_;                   // null: none
   std::deque<std::string>* last_;  // the last lines are kept here; null: not kept
   std::string partial_;
 };

@@ -95,7 +95,8 @@ int run_body(const std::function<int()>& body) noexcept {
   close_others(kept);  // before loading, which may open files of its own
   try {
     if (plan.prepare && !plan.prepare()) {
-      std::cout.flush();
+      require(!std::cout.flush().fail(), ExitCode::environment,
+              "cannot write to stdout: disk full, or the reader has gone");
       _exit(0);
     }
   } catch (const Error& error) {

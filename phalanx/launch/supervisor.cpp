@@ -40,20 +40,14 @@ Supervisor::Supervisor(const LaunchOptions& options, Sink& out, Sink& error)
       error_(error),
       ranks_(options.ranks) {
   if (log_dir_.empty()) return;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const std::string path = log_file(rank);
-    ranks_[rank].log =
-        Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    require(ranks_[rank].log.open(), ExitCode::environment, "cannot write ", path, ": ",
-            std::strerror(errno), "; give another --log-dir");
-  }
+  for (int rank = 0; rank < options.ranks; ++rank) ranks_[rank].log.emplace(log_file(rank), error_);
 }
 
 Descriptor Supervisor::add_stream(int rank, bool is_error) {
   Sink& sink = is_error || rank != 0 ? error_ : out_;
   Pipe channel = make_channel(is_error ? error_ : out_, rank == 0);
   Rank& owner = ranks_[rank];
-  owner.streams.emplace_back(rank, std::move(channel.read), sink, owner.log.get(),
+  owner.streams.emplace_back(rank, std::move(channel.read), sink, owner.log ? &*owner.log : nullptr,
                              is_error ? &owner.last_lines : nullptr);
   return std::move(channel.write);
 }
@@ -96,8 +90,7 @@ void Supervisor::wait_for_events() {
 
   for (size_t i = 0; i < readable.size(); ++i)
     if (polled[streams_begin + i].revents) readable[i]->read_some();
-  out_.write_some();
-  error_.write_some();
+  write_some();
   signalfd_siginfo info;
   if (polled[0].revents)
     while (read(signals_, &info, sizeof(info)) == sizeof(info))
@@ -159,7 +152,7 @@ void Supervisor::on_birth_end(int status) {
   birth_.process = -1;
   if (status != 0 || born_ < ranks_.size() || interrupted_) {
     birth_failure_ = interrupted_ ? 128 + interrupted_ : exit_code_of(status);
-    if (WIFSIGNALED(status) && !interrupted_)
+    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGPIPE && !interrupted_)
       error_.line(text("error: the process that loads the ranks was ",
                        describe_status(status, own_command_)));
     for (size_t rank = born_; rank < ranks_.size(); ++rank) ranks_[rank].ended = true;
@@ -229,6 +222,16 @@ void Supervisor::end_orphans() {
   }
 }
 
+void Supervisor::write_some() {
+  out_.write_some();
+  if (out_.failure() && !told_loss_) {
+    told_loss_ = true;
+    error_.line(text("error: cannot write the ranks' output: ", std::strerror(out_.failure()),
+                     "; what follows of it is lost, send stdout to where there is room"));
+  }
+  error_.write_some();
+}
+
 // Nothing runs any more, so it may take as long as the reader does; a signal ends the wait.
 void Supervisor::flush() {
   while (out_.pending() + error_.pending() > 0) {
@@ -237,8 +240,7 @@ void Supervisor::flush() {
     for (Sink* sink : {&out_, &error_})
       if (sink->pending() > 0) polled[count++] = {sink->descriptor(), POLLOUT, 0};
     poll(polled, count, -1);
-    out_.write_some();
-    error_.write_some();
+    write_some();
     signalfd_siginfo info;
     while (read(signals_, &info, sizeof(info)) == sizeof(info))
       if (info.ssi_signo != SIGCHLD) return;
@@ -253,7 +255,10 @@ int Supervisor::result() {
     else if (exit_code_of(rank.status) != 0 && code == 0)
       code = exit_code_of(rank.status);  // 75: every other code is a failure
   if (birth_failure_) code = *birth_failure_;
-  if (first_) {
+  // A rank may have learned it from us, as the end of its pipe's reader.
+  const bool by_loss = first_ && exit_code_of(first_->status) == 128 + SIGPIPE &&
+                       (out_.failure() || error_.failure());
+  if (first_ && !by_loss) {
     code = exit_code_of(first_->status);
     const auto& rank = ranks_[first_->rank];
     const std::string block =
@@ -264,7 +269,8 @@ int Supervisor::result() {
     error_.pass(block);
   }
   flush();
-  return code;
+  const bool lost = out_.failure() || error_.failure();
+  return lost && (code == 0 || by_loss) ? static_cast<int>(ExitCode::environment) : code;
 }
 
 bool Supervisor::all_ended() const {

@@ -32,7 +32,7 @@ class Supervisor {
     bool ended = false, told = false;  // told: by a signal of ours, before it ended
     int status = 0;
     std::deque<std::string> last_lines;
-    Descriptor log;
+    std::optional<LogFile> log;
     std::list<RankStream> streams;
   };
 
@@ -46,6 +46,7 @@ class Supervisor {
   void enforce();
   void signal_ranks(int signal);
   void end_orphans();
+  void write_some();
   void flush();
   int result();
   bool all_ended() const;
@@ -65,7 +66,8 @@ class Supervisor {
   std::vector<RankEnd> failures_, aftermath_;  // before and after the first failure was settled
   std::optional<RankEnd> first_;               // the failure that ended the run
   std::optional<Clock::time_point> decide_at_, kill_at_;
-  int interrupted_ = 0;  // the signal that asked the run to stop
+  int interrupted_ = 0;     // the signal that asked the run to stop
+  bool told_loss_ = false;  // that rank 0's output cannot be written
 };
 
 }  // namespace phalanx

@@ -103,6 +103,7 @@ TEST(Run, WrongCommandLinesStartNothing) {
            {{"--"}, "no command to run"},
            {{"--", "run", "true"}, "run cannot start itself"},
            {{"--", "./no/such/program"}, "'./no/such/program' is neither"},
+           {{"--", "/"}, "'/' is neither"},
            {{"--", "trian", "x"}, "did you mean 'train'?"}}) {
     auto words = arguments;
     words.insert(words.begin(), "run");
@@ -184,6 +185,38 @@ TEST(Run, LogFilesHoldEachRanksOutput) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Run, ALogThatCannotBeWrittenIsSaid) {
+  std::string folder = (std::filesystem::temp_directory_path() / "phalanx-run-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::filesystem::create_symlink("/dev/full", folder + "/rank-0.log");
+  const auto run = run_phalanx({"run", "--log-dir", folder, "--", "echo", "hi"});
+  EXPECT_EQ(run.code, 0);
+  EXPECT_EQ(run.out, "hi\n");
+  EXPECT_TRUE(
+      contains(run.error, "cannot write " + folder + "/rank-0.log: No space left on device"))
+      << run.error;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Run, OutputThatCannotBeWrittenIsAnError) {
+  for (const auto& [command, code] : std::vector<std::pair<std::string, int>>{
+           {"echo r", 3}, {"yes", 3}, {"sh -c 'echo r; exit 7'", 7}}) {
+    SCOPED_TRACE(command);
+    const auto run =
+        run_program({"sh", "-c", text(PHALANX_BINARY, " run -- ", command, " > /dev/full")});
+    EXPECT_EQ(run.code, code) << run.error;
+    const std::string said = "cannot write the ranks' output: No space left on device";
+    const size_t first = run.error.find(said);
+    EXPECT_NE(first, std::string::npos) << run.error;
+    EXPECT_EQ(run.error.rfind(said), first) << run.error;
+    EXPECT_EQ(contains(run.error, "failed first"), code == 7) << run.error;
+  }
+  const auto help =
+      run_program({"sh", "-c", text(PHALANX_BINARY, " run -- train --help > /dev/full")});
+  EXPECT_EQ(help.code, 3);
+  EXPECT_TRUE(contains(help.error, "cannot write to stdout")) << help.error;
+}
+
 TEST(Run, InputGoesToRank0AndLongOutputComesWhole) {
   const auto run = run_phalanx(ranks_of(2, "cat; seq 1 $((2 - RANK))"), {.input = "given\n"});
   EXPECT_EQ(run.code, 0);
@@ -200,6 +233,13 @@ TEST(Run, AReaderThatLeavesEndsTheRun) {
       {"sh", "-c", text(PHALANX_BINARY, " run -- yes 2>/dev/null | head -n 1")}, {.deadline = 10s});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.out, "y\n");
+  // The help comes from the process that loads the ranks; here once the reader has surely gone.
+  const auto help = run_program(
+      {"sh", "-c",
+       text("{ (trap '' PIPE; while echo; do sleep 0.01; done 2>/dev/null); ", PHALANX_BINARY,
+            " run --nproc-per-node 2 train --help; echo code $? >&2; } | true")});
+  EXPECT_TRUE(contains(help.error, "code 141\n")) << help.error;
+  EXPECT_FALSE(contains(help.error, "error:")) << help.error;
 }
 
 }  // namespace

@@ -196,6 +196,69 @@ TEST(Failure, StoppedRankIsNamedAtTheDeadline) {
   }
 }
 
+// Rank 1 issues large calls, in each of which it has a part that only it can do, and stops.
+TEST(Failure, OnlyTheRankThatStopsWithinACallIsNamed) {
+  constexpr int64_t count = 1 << 20;
+  struct Case {
+    const char* name;
+    bool allocated;
+    std::function<Handle(Communicator&, const at::Tensor&, const Call&)> issue;
+  };
+  const auto all_reduce = [](Communicator& group, const at::Tensor& own, const Call& call) {
+    return group.all_reduce(own, Op::sum, call);
+  };
+  const auto all_gather = [](Communicator& group, const at::Tensor& own, const Call& call) {
+    return group.all_gather(at::zeros({count * group.size()}), own, call);
+  };
+  const auto broadcast = [](Communicator& group, const at::Tensor& own, const Call& call) {
+    return group.broadcast(own, 1, call);
+  };
+  const std::vector<Case> cases{{"sum of private tensors", false, all_reduce},
+                                {"sum of allocated tensors", true, all_reduce},
+                                {"gather of private tensors", false, all_gather},
+                                {"broadcast of a private tensor", false, broadcast}};
+  auto statuses = fork_ranks(
+      4,
+      [&](const WorldInfo& info) {
+        auto world = World::join(info, {.deadline = seconds(20)});
+        auto process = at::full({1}, getpid(), at::kInt);
+        world->group("all", all_ranks(*world))->broadcast(process, 1, test_call).wait();
+        // During the first wait the ranks go as far in all calls as they can.
+        Call call{.unit = "blocks.3", .purpose = "parameters", .deadline = milliseconds(1000)};
+        std::vector<std::shared_ptr<Communicator>> groups;
+        std::vector<Handle> handles;
+        for (const Case& wanted : cases) {
+          groups.push_back(world->group(wanted.name, all_ranks(*world)));
+          const at::Tensor own = wanted.allocated
+                                     ? groups.back()->allocate(count * 4).view(at::kFloat)
+                                     : at::zeros({count});
+          handles.push_back(wanted.issue(*groups.back(), own, call));
+          call.deadline = milliseconds(100);
+        }
+        if (info.rank == 1) kill(getpid(), SIGSTOP);
+        for (size_t i = 0; i < cases.size(); ++i) {
+          SCOPED_TRACE(cases[i].name);
+          try {
+            handles[i].wait();
+            ADD_FAILURE() << "no error";
+          } catch (const Error& error) {
+            const std::string said = error.what();
+            EXPECT_NE(said.find("has not gone on in it: rank 1 (process"), std::string::npos)
+                << said;
+            for (const char* innocent : {"rank 0 (process", "rank 2 (process", "rank 3 (process"})
+              EXPECT_EQ(said.find(innocent), std::string::npos) << said;
+          }
+        }
+        usleep(300000);  // the others meet it stopped, too
+        kill(process.item<int>(), SIGKILL);
+        return 0;
+      },
+      seconds(30));
+  for (int rank : {0, 2, 3})
+    EXPECT_TRUE(WIFEXITED(statuses[rank]) && WEXITSTATUS(statuses[rank]) == 0) << rank;
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
 TEST(Failure, ACallMayWaitLongerThanItsGroupDoes) {
   for (auto transport : {Transport::shared_memory, Transport::gloo}) {
     SCOPED_TRACE(int(transport));

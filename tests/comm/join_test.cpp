@@ -50,7 +50,7 @@ TEST(Join, RanksThatNeverComeAreNamed) {
   auto statuses = fork_ranks(4, [](const WorldInfo& info) {
     if (info.rank % 2 == 1) return 0;
     const auto begin = std::chrono::steady_clock::now();
-    expect_error(ExitCode::environment,
+    expect_error(ExitCode::peer_lost,
                  {"4 ranks", "did not join", "1, 3", "more time (train.join_deadline_s)"},
                  [&] { World::join(info, {.join_deadline = milliseconds(1500)}); });
     EXPECT_LT(seconds_since(begin), 6);

@@ -166,7 +166,7 @@ TEST(Load, WrongTypesAndRanges) {
       {"lr.peak = '1'", "lr.peak = \"1\" is a string, not a number"},
       {"lr.peak = 0", "lr.peak = 0.0 is out of range; accepted: above 0"},
       {"lr.peak = nan", "out of range"},
-      {"lr.peak = inf", "out of range"},
+      {"lr.peak = inf", "is out of range; accepted: a finite number above 0"},
       {"optimizer.beta1 = 1", "optimizer.beta1 = 1.0 is out of range; accepted: 0 <= x < 1"},
       {"parallel.strategy = 'fsdp'", "is none of none | optim | optim_grads | optim_grads_params"},
       {"parallel.strategy = 'optim_grad'", "; did you mean 'optim_grads'?"},

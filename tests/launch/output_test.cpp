@@ -28,8 +28,8 @@ TEST(Output, LinesAreNeverTorn) {
   Sink sink(shown.write.get());
   Pipe zero = make_pipe(), one = make_pipe();
   std::deque<std::string> last;
-  RankStream first(0, std::move(zero.read), sink, -1, nullptr),
-      second(1, std::move(one.read), sink, -1, &last);
+  RankStream first(0, std::move(zero.read), sink, nullptr, nullptr),
+      second(1, std::move(one.read), sink, nullptr, &last);
   put(zero.write, "first half, ");
   first.read_some();
   put(one.write, "another's ");
@@ -53,7 +53,7 @@ TEST(Output, KeepsTheLastTwentyLines) {
   Pipe shown = make_pipe(), source = make_pipe();
   Sink sink(shown.write.get());
   std::deque<std::string> last;
-  RankStream stream(0, std::move(source.read), sink, -1, &last);
+  RankStream stream(0, std::move(source.read), sink, nullptr, &last);
   for (int line = 0; line < 50; ++line) put(source.write, text(line, "\n"));
   stream.read_some();
   ASSERT_EQ(last.size(), 20u);
@@ -77,6 +77,32 @@ TEST(Output, ASlowReaderBlocksNobody) {
   sink.line("nobody reads this");
   sink.write_some();
   EXPECT_TRUE(sink.closed());
+  EXPECT_EQ(sink.failure(), 0);
+}
+
+TEST(Output, ASinkThatCannotBeWrittenKeepsTheReason) {
+  const Descriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Sink sink(full.get());
+  sink.line("lost");
+  EXPECT_EQ(sink.failure(), 0);
+  sink.write_some();
+  EXPECT_TRUE(sink.closed());
+  EXPECT_EQ(sink.failure(), ENOSPC);
+}
+
+TEST(Output, ALogThatCannotBeWrittenIsSaidOnce) {
+  Pipe shown = make_pipe(), out = make_pipe(), error = make_pipe();
+  Sink sink(shown.write.get());
+  LogFile log("/dev/full", sink);
+  RankStream first(0, std::move(out.read), sink, &log, nullptr),
+      second(0, std::move(error.read), sink, &log, nullptr);
+  put(out.write, "one\ntwo\n");
+  first.read_some();
+  put(error.write, "three\n");
+  second.read_some();
+  EXPECT_EQ(drain(sink, shown.read.get()),
+            "one\nwarning: cannot write /dev/full: No space left on device; its lines are lost "
+            "from here on\ntwo\nthree\n");
 }
 
 // A terminal shows what it would show without an agent, and other ranks' lines above a live line.
@@ -89,8 +115,8 @@ TEST(Output, ALiveLineSurvivesOtherRanksLines) {
   Pipe channel = make_channel(sink, true), one = make_pipe();
   EXPECT_TRUE(isatty(channel.write.get()));
   std::deque<std::string> last;
-  RankStream first(0, std::move(channel.read), sink, -1, &last),
-      second(1, std::move(one.read), sink, -1, nullptr);
+  RankStream first(0, std::move(channel.read), sink, nullptr, &last),
+      second(1, std::move(one.read), sink, nullptr, nullptr);
   put(channel.write, "begin\n\rstep 1");
   first.read_some();
   EXPECT_EQ(drain(sink, screen.get()), "begin\r\n\rstep 1");
