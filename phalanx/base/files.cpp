@@ -47,6 +47,21 @@ std::string free_space(const std::string& path) {
   return free ? text(*free) : "unknown";
 }
 
+// Opens a regular file. Nothing waits for the other end of a pipe, and a device is not read as an
+// empty file.
+int open_regular(const std::string& path, ExitCode code, int64_t& size) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) fail_system(code, errno, "open", path);
+  struct stat status{};
+  const int error = fstat(descriptor, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
+  const bool regular = error == 0 && S_ISREG(status.st_mode);
+  if (!regular) close(descriptor);
+  if (error != 0) fail_system(code, error, "read", path);
+  require(regular, code, "cannot read ", path, ": it is a pipe or a device; name a file");
+  size = status.st_size;
+  return descriptor;
+}
+
 }  // namespace
 
 PathKind kind_of_path(const std::string& path, ExitCode code) {
@@ -110,15 +125,7 @@ void OutputFile::finish() {
 }
 
 InputFile::InputFile(std::string path, ExitCode code) : path_(std::move(path)), code_(code) {
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail_system(code_, errno, "open", path_);
-  struct stat status{};
-  const int error = fstat(descriptor_, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
-  if (error != 0) {
-    close(std::exchange(descriptor_, -1));
-    fail_system(code_, error, "read", path_);
-  }
-  size_ = status.st_size;
+  descriptor_ = open_regular(path_, code_, size_);
 }
 
 InputFile::~InputFile() {
@@ -141,14 +148,13 @@ void InputFile::read(void* out, int64_t bytes, int64_t offset) const {
 }
 
 MappedFile::MappedFile(const std::string& path, ExitCode code) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail_system(code, errno, "open", path);
-  struct stat status{};
-  int error = fstat(descriptor, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
-  if (error == 0 && status.st_size > 0) {
-    void* address = mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, descriptor, 0);
+  int64_t size = 0;
+  const int descriptor = open_regular(path, code, size);
+  int error = 0;
+  if (size > 0) {
+    void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
     if (address == MAP_FAILED) error = errno;
-    if (error == 0) data_ = static_cast<uint8_t*>(address), size_ = status.st_size;
+    if (error == 0) data_ = static_cast<uint8_t*>(address), size_ = size;
   }
   close(descriptor);  // the mapping stays
   if (error != 0) fail_system(code, error, "map", path);
@@ -174,7 +180,7 @@ std::optional<int64_t> free_bytes(const std::string& path) {
 }
 
 void drop_cached_pages(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return;
   posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
   close(descriptor);

@@ -97,7 +97,8 @@ void Checkpointer::warn_of_later(int64_t step) {
   const auto warn = [&] {
     std::vector<std::string> ahead;
     for (const auto& candidate : candidates(*open_storage(folder_)))
-      if (step_of(candidate.name).value_or(0) > step) ahead.push_back(candidate.name);
+      if (candidate.defect.empty() && step_of(candidate.name).value_or(0) > step)
+        ahead.push_back(candidate.name);
     if (!ahead.empty())
       log_warning(text(folder_, " holds ", join(ahead),
                        " of another run or of later steps, this run is at step ", step,

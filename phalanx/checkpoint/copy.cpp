@@ -81,7 +81,7 @@ CopiedCheckpoint copy_checkpoint(const Storage& from, const std::string& name, S
   for (const auto& entry : manifest.entries)
     for (const auto& part : entry.parts)
       ranges[part.file].push_back({part.offset, part.offset + part.bytes, &entry, &part});
-  const FolderLock lock = lock_place(to.path(""));
+  const PlaceLock lock(to.path(""));
   CopiedCheckpoint copied{.step = manifest.run.step};
   if (!replace)
     if (const auto there = find_copy(to, manifest.run.step, json)) {

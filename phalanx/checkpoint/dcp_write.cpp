@@ -164,6 +164,7 @@ DcpExport export_dcp(const Source& source, const std::string& path, std::optiona
   const std::vector<DcpItem> items = items_of(source, dtype);
   require(!items.empty(), ExitCode::checkpoint, source.path, " holds no tensors to export");
   NewFolder folder(path);
+  require_hashes(source);
   DataFiles files(folder.storage(), max_file_bytes);
   std::vector<std::vector<DcpPlace>> places;  // of each item's chunks
   for (const DcpItem& item : items) {

@@ -38,6 +38,7 @@ Exported export_huggingface(const Source& source, const std::string& path,
   }
   require(!tensors.empty(), ExitCode::checkpoint, source.path, " holds no parameters to export");
   HuggingFaceWriter writer(path, tensors, options.max_file_bytes);
+  require_hashes(source);
   const at::Tensor buffer = at::empty({stream_buffer_bytes}, at::kByte);
   for (const TensorInfo& tensor : writer.tensors())
     stream_tensor(source, *by_name.at(tensor.name), tensor.dtype, buffer,

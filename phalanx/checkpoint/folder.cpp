@@ -9,6 +9,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
 #include "phalanx/checkpoint/hash.h"
+#include "phalanx/checkpoint/huggingface.h"
 #include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/verify.h"
 
@@ -23,6 +24,15 @@ Candidate candidate(const Storage& storage, const std::string& name) {
   } catch (const std::exception& error) {
     return {name, 0, error.what()};
   }
+}
+
+// What to do with a folder that holds no checkpoint, as the end of a sentence.
+std::string instead_of_none(const std::string& path, const std::vector<Storage::Item>& items) {
+  const bool dcp = holds(items, ".metadata", false);
+  if (!dcp && !holds_huggingface(items)) return ": train first, or name a folder that has one";
+  return text(": it holds weights of ", dcp ? "PyTorch's distributed checkpoint" : "Hugging Face",
+              ", which have no hashes; `phalanx ckpt import ", path,
+              " PLACE` makes a checkpoint of them");
 }
 
 }  // namespace
@@ -81,14 +91,28 @@ std::string local_place(const std::string& local, const std::string& folder) {
   return in_folder(local, to_hex(hash).substr(0, 16));
 }
 
+void refuse_unfinished(const std::string& path, const std::vector<Storage::Item>& items) {
+  const auto is_left = [](const Storage::Item& item) {
+    const bool state = item.name.starts_with("state-") &&
+                       item.name.find("-of-") != std::string::npos &&
+                       item.name.ends_with(".safetensors");
+    return !item.is_folder && (state || item.name == "manifest.json.xxh128");
+  };
+  const bool unfinished = path.substr(path.rfind('/') + 1).starts_with(".tmp-step-");
+  require(!unfinished && std::none_of(items.begin(), items.end(), is_left), ExitCode::checkpoint,
+          path,
+          " is an unfinished or broken checkpoint: it has no manifest.json; name another one");
+}
+
 std::string resolve_checkpoint(const std::string& path) {
   auto storage = open_storage(path);
   const auto items = storage->list("");
   if (holds(items, "manifest.json", false)) return storage->path("");
+  refuse_unfinished(storage->path(""), items);
   if (holds(items, "checkpoints", true)) storage = open_storage(storage->path("checkpoints"));
   const auto newest = newest_candidate(*storage);
   require(newest.has_value(), ExitCode::checkpoint, "there is no checkpoint in ", storage->path(""),
-          ": train first, or name a folder that has one");
+          instead_of_none(path, items));
   return storage->path(*newest);
 }
 
@@ -111,12 +135,18 @@ std::string publish(Storage& storage, const std::string& unfinished, int64_t ste
   return storage.path(name);
 }
 
-void delete_old(Storage& storage, int keep, int64_t keep_every) try {
+std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every) {
   auto found = candidates(storage);
   std::erase_if(found, [](const auto& candidate) { return !candidate.defect.empty(); });
+  std::vector<std::string> old;
   for (size_t i = keep; i < found.size(); ++i)
     if (keep_every == 0 || step_of(found[i].name).value_or(0) % keep_every != 0)
-      storage.remove(found[i].name);
+      old.push_back(found[i].name);
+  return old;
+}
+
+void delete_old(Storage& storage, int keep, int64_t keep_every) try {
+  for (const auto& name : old_checkpoints(storage, keep, keep_every)) storage.remove(name);
 } catch (const std::exception& error) {
   log_warning(text("an old checkpoint was not deleted: ", error.what()));
 }

@@ -36,6 +36,10 @@ int64_t creation_time_after(int64_t other);
 /// too: a subfolder that is named by a hash of the folder's absolute path or URL. "" if `local` is.
 std::string local_place(const std::string& local, const std::string& folder);
 
+/// Error(checkpoint) if `items`, which lie at `path` without a manifest.json, are what a save, a
+/// copy or a removal left: the files of a checkpoint, which other tools would take for weights.
+void refuse_unfinished(const std::string& path, const std::vector<Storage::Item>& items);
+
 /// The checkpoint that `path` means: itself, or the newest of a place that holds some, or of a
 /// run's folder. Error(checkpoint) if there is none.
 std::string resolve_checkpoint(const std::string& path);
@@ -47,8 +51,11 @@ std::string publish(Storage& storage, const std::string& unfinished, int64_t ste
 /// trouble is a warning.
 void point_latest(Storage& storage, const std::string& name);
 
-/// Deletes all but the newest `keep` complete checkpoints and, unless it is 0, those of every
-/// `keep_every`-th step. Never throws: what cannot be deleted is a warning.
+/// All but the newest `keep` complete checkpoints and, unless it is 0, those of every
+/// `keep_every`-th step.
+std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every);
+
+/// Deletes old_checkpoints(). Never throws: what cannot be deleted is a warning.
 void delete_old(Storage& storage, int keep, int64_t keep_every);
 
 /// Removes what killed saves left.

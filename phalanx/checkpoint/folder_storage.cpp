@@ -71,7 +71,10 @@ std::vector<Storage::Item> FolderStorage::list(const std::string& folder) const 
     items.push_back(std::move(item));
   }
   require(!error || error == std::errc::no_such_file_or_directory, ExitCode::checkpoint,
-          "cannot read the folder ", path(folder), ": ", error.message());
+          "cannot read the folder ", path(folder), ": ", error.message(),
+          error == std::errc::not_a_directory
+              ? "; name the folder of a checkpoint, or one that holds some"
+              : "");
   std::sort(items.begin(), items.end(),
             [](const Item& a, const Item& b) { return a.name < b.name; });
   return items;

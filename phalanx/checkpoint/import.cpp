@@ -66,11 +66,12 @@ StateFile file_of(const Source& source, const Tensors& tensors, const SavePlan& 
 
 std::string import_checkpoint(const Source& source, const std::string& folder,
                               const RunState& run) {
-  const FolderLock lock = lock_place(folder);
+  const PlaceLock lock(folder);
   const auto storage = open_storage(folder);
   for (const auto& item : storage->list(""))
     require(step_of(item.name) != run.step, ExitCode::checkpoint, storage->path(item.name),
             " exists already; name another folder, or remove it first");
+  require_hashes(source);
   const Tensors tensors = by_name(source);
   const SavePlan plan = plan_import(tensors);
   const StateFile file = file_of(source, tensors, plan, run.step);

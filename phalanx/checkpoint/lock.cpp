@@ -1,12 +1,14 @@
 #include "phalanx/checkpoint/lock.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
@@ -49,14 +51,55 @@ FolderLock::FolderLock(const std::string& folder) {
                      "; a second run in this folder would not be noticed"));
     return;
   }
+  // Who held it may have removed it with its empty folder (PlaceLock).
+  struct stat held{}, there{};
+  require(fstat(file_.get(), &held) == 0 && stat(path.c_str(), &there) == 0 &&
+              held.st_ino == there.st_ino && held.st_dev == there.st_dev,
+          ExitCode::checkpoint, "another process has just removed ", path, "; start again");
   const std::string told = this_process();  // for people; the lock itself is the kernel's
   if (ftruncate(file_.get(), 0) != 0 ||
       pwrite(file_.get(), told.data(), told.size(), 0) != static_cast<ssize_t>(told.size()))
     log_warning(text("cannot write ", path, ": ", std::strerror(errno)));
 }
 
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_url(const std::string& where) { return where.find("://") != std::string::npos; }
+
+// `where` and its parents, as far as they are not there.
+std::vector<std::string> absent_folders(const std::string& where) {
+  std::vector<std::string> absent;
+  std::error_code unknown;
+  if (is_url(where)) return absent;
+  fs::path path = where;
+  if (!path.has_filename()) path = path.parent_path();  // "place/"
+  for (; !path.empty(); path = path.parent_path()) {
+    if (fs::symlink_status(path, unknown).type() != fs::file_type::not_found) break;
+    absent.push_back(path.string());
+  }
+  return absent;
+}
+
+}  // namespace
+
+PlaceLock::PlaceLock(const std::string& where)
+    : made_(absent_folders(where)), lock_(lock_place(where)) {}
+
+// Whoever opened .lock meanwhile finds after locking it that it is not there any more.
+PlaceLock::~PlaceLock() {
+  std::error_code unknown;
+  if (made_.empty()) return;
+  for (const auto& entry : fs::directory_iterator(made_[0], unknown))
+    if (entry.path().filename() != ".lock") return;
+  fs::remove(made_[0] + "/.lock", unknown);
+  for (const auto& folder : made_)
+    if (!fs::remove(folder, unknown)) return;
+}
+
 FolderLock lock_place(const std::string& where) {
-  if (where.find("://") != std::string::npos) return {};
+  if (is_url(where)) return {};
   make_folder(where, ExitCode::checkpoint);
   return FolderLock(where);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "phalanx/base/descriptor.h"
 
@@ -22,5 +23,18 @@ class FolderLock {
 /// Locks a place of checkpoints, and makes the folder if it is not there. An object store has no
 /// locks: there it is of nothing.
 FolderLock lock_place(const std::string& where);
+
+/// lock_place() for one write: folders that it made go again if nothing was written there.
+class PlaceLock {
+ public:
+  explicit PlaceLock(const std::string& where);
+  ~PlaceLock();
+  PlaceLock(const PlaceLock&) = delete;
+  void operator=(const PlaceLock&) = delete;
+
+ private:
+  std::vector<std::string> made_;  // the innermost first
+  FolderLock lock_;
+};
 
 }  // namespace phalanx

@@ -176,6 +176,9 @@ std::string read_manifest_text(const Storage& storage, const std::string& folder
     require(!item.is_link || !item.name.starts_with("manifest.json"), ExitCode::checkpoint,
             storage.path(in_folder(folder, item.name)),
             " is a symbolic link, which is not followed: copy the file here");
+  require(holds(items, "manifest.json.xxh128", false), ExitCode::checkpoint, storage.path(folder),
+          " is a broken checkpoint: it has no manifest.json.xxh128, the hash of its manifest.json; "
+          "name another one");
   const std::string text = read_text(storage, name);
   const std::string line = read_text(storage, name + ".xxh128");
   require(line == manifest_hash_line(text), ExitCode::checkpoint, path,

@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/plan.h"
 #include "phalanx/checkpoint/save_job.h"
+#include "phalanx/checkpoint/space.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
@@ -35,13 +35,6 @@ void check_run(const RunState& run, const Storage& folder) {
 // How long a task that was cancelled may take to end.
 milliseconds cancel_deadline(milliseconds deadline) {
   return std::min<milliseconds>(deadline, std::chrono::seconds(10));
-}
-
-void require_space(const Storage& storage, int64_t wanted, const std::string& what) {
-  const auto free = free_bytes(storage.path(""));
-  require(!free || *free >= wanted, ExitCode::checkpoint, "cannot save ", what, " in ",
-          storage.path(""), ": ", wanted, " bytes wanted, ", free.value_or(0),
-          " free; free some, or keep fewer checkpoints (checkpoint.keep)");
 }
 
 }  // namespace
@@ -73,7 +66,7 @@ void Saver::plan(std::span<const StateEntry> entries) {
   described_ = hashes;
 }
 
-void Saver::check_space(const std::string& what) const {
+void Saver::check_space(const std::string& what, bool makes_space) const {
   int64_t own = 0, all = 0;
   for (const auto& planned : plan_->parts) {
     const int64_t bytes = plan_->entries[planned.entry].parts[planned.part].bytes;
@@ -81,18 +74,21 @@ void Saver::check_space(const std::string& what) const {
     if (planned.writer == world_.rank()) own += bytes;
   }
   if (local_) require_space(*local_, own, what);
-  if (world_.rank() == 0) require_space(*folder_, all, what);
+  if (world_.rank() != 0) return;
+  if (makes_space) make_space(*folder_, all, options_.keep, options_.keep_every);
+  require_space(*folder_, all, what);
 }
 
 void Saver::prepare(std::span<const StateEntry> entries) {
   plan(entries);
-  agree(world_, "space", [&] {
-    check_space("this run's state");
+  const auto check = [&] {
+    check_space("this run's state", true);
     SaveJob nothing;
     nothing.plan = plan_;
     add_parts(nothing, entries);
     return std::string();
-  });
+  };
+  agree(world_, "space", check, disk_deadline);
 }
 
 // This rank's parts; with `async` a copy of them.
@@ -130,7 +126,7 @@ void Saver::begin(const RunState& run, std::span<const StateEntry> entries) {
     const auto told = agree(world_, "begin", [&]() -> std::string {
       const std::string what = text("step ", run.step);
       if (world_.rank() == 0) check_run(run, *folder_);
-      check_space(what);
+      check_space(what, false);
       if (world_.rank() == 0) {
         save->unfinished = folder_->begin(run.step);
         if (local_) save->local_unfinished = local_->begin(run.step);

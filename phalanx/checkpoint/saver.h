@@ -39,7 +39,8 @@ class Saver {
   ~Saver();
 
   /// Agrees on who writes what, takes the buffers of asynchronous saves, and compares the bytes
-  /// wanted with those that are free. begin() does it too.
+  /// wanted with those that are free. begin() does it too; only here checkpoints beyond `keep` are
+  /// deleted if they take the space.
   void prepare(std::span<const StateEntry> entries);
   /// Starts a save; ends the one in flight before.
   void begin(const RunState& run, std::span<const StateEntry> entries);
@@ -61,7 +62,7 @@ class Saver {
   void cancel();
   void abandon();
   void plan(std::span<const StateEntry> entries);
-  void check_space(const std::string& what) const;
+  void check_space(const std::string& what, bool makes_space) const;
   void add_parts(SaveJob& save, std::span<const StateEntry> entries);
   void start(Phase phase, std::function<std::string(TaskProgress&)> work);
   void next(const std::vector<std::string>& told);

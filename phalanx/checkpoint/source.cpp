@@ -4,6 +4,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
+#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/huggingface.h"
@@ -35,6 +36,7 @@ std::optional<Source> open_newest(std::shared_ptr<Storage> storage) {
 std::optional<Source> open_folder(const std::string& path, std::shared_ptr<Storage> storage,
                                   const Items& items) {
   if (holds(items, "manifest.json", false)) return open_checkpoint(storage, "");
+  refuse_unfinished(path, items);
   if (holds(items, ".metadata", false)) return open_dcp(storage, "", path);
   if (holds_huggingface(items)) return read_huggingface(storage);
   if (holds(items, "checkpoints", true)) return open_newest(open_storage(path + "/checkpoints"));
@@ -85,7 +87,7 @@ std::optional<Source> find_source(const std::string& given) {
   return items.empty() ? open_file(path) : open_folder(path, storage, items);
 }
 
-Source open_source(const std::string& path) {
+Source open_source(const std::string& path, bool tells) {
   auto source = find_source(path);
   require(
       source.has_value(), ExitCode::checkpoint, path,
@@ -93,7 +95,20 @@ Source open_source(const std::string& path) {
       "; give a checkpoint (with manifest.json), a run's folder, a Hugging Face folder (with "
       "*.safetensors), a folder of PyTorch's distributed checkpoint (with .metadata), or a file of "
       "torch.save");
+  if (tells)
+    for (const auto& notice : source->notices) log_info(text(source->path, ": ", notice));
   return std::move(*source);
+}
+
+void require_hashes(const Source& source) {
+  if (source.format != "phalanx") return;
+  const auto defects = content_defects(*source.storage, source.folder, source.manifest);
+  constexpr size_t most = 4;
+  const size_t shown = std::min(defects.size(), most);
+  require(defects.empty(), ExitCode::checkpoint,
+          join(std::vector(defects.begin(), defects.begin() + shown), "; "),
+          shown < defects.size() ? text("; and ", defects.size() - shown, " more") : "",
+          "; nothing was written, take another checkpoint");
 }
 
 void read_box(const Source& source, const ManifestEntry& entry, const Box& box,

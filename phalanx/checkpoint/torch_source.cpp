@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "phalanx/base/error.h"
-#include "phalanx/base/log.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/torch_names.h"
 #include "phalanx/device/dtype.h"
@@ -91,9 +90,9 @@ void add_torch_tensors(Source& source, TorchTensors tensors,
   for (size_t i = 1; i < entries.size(); ++i)
     require(key(entries[i - 1]) != key(entries[i]), ExitCode::checkpoint, source.path, ": ",
             entries[i].name, " (", entries[i].role, ") is there twice");
-  for (const auto& notice : found.notices) log_info(text(source.path, ": ", notice));
+  source.notices = found.notices;
   if (!tensors.others.empty())
-    log_info(text(source.path, ": not read, since they are no tensors: ", some_of(tensors.others)));
+    source.notices.push_back("not read, since they are no tensors: " + some_of(tensors.others));
   take_step(source);
 }
 

@@ -38,7 +38,7 @@ Source open_by_all(Communicator& world, const std::string& path) {
   };
   const std::string found = agree_with_first(world, "weights", find, disk_deadline);
   const auto open = [&] {
-    if (world.rank() != 0) source = open_source(found);
+    if (world.rank() != 0) source = open_source(found, false);
     return fingerprint(source);
   };
   const auto seen = agree(world, "weights", open, disk_deadline);

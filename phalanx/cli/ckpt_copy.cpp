@@ -40,7 +40,8 @@ int ckpt_copy(int argc, char** argv) {
     std::cout << copied.path << " is there already, with the same manifest as " << source << "\n";
   else
     std::cout << copied.path << " is a copy of " << source << ": step " << copied.step << ", "
-              << copied.files << " files, " << copied.bytes << " bytes, every hash as saved\n";
+              << copied.files << (copied.files == 1 ? " file, " : " files, ") << copied.bytes
+              << " bytes, every hash as saved\n";
   return 0;
 }
 

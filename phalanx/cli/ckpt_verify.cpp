@@ -28,7 +28,9 @@ int verify(const std::string& given, bool json) {
     for (const auto& defect : defects) std::cout << defect << "\n";
     if (defects.empty())
       std::cout << path << " is whole: step " << manifest.run.step << ", "
-                << manifest.entries.size() << " tensors, " << manifest.files.size() << " files, "
+                << manifest.entries.size()
+                << (manifest.entries.size() == 1 ? " tensor, " : " tensors, ")
+                << manifest.files.size() << (manifest.files.size() == 1 ? " file, " : " files, ")
                 << bytes << " bytes, every hash as saved\n";
   }
   return static_cast<int>(defects.empty() ? ExitCode::done : ExitCode::check_failed);

@@ -1,5 +1,8 @@
 #include <ATen/Parallel.h>
 
+#include <cmath>
+#include <utility>
+
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/weights.h"
 #include "phalanx/cli/command.h"
@@ -22,7 +25,8 @@ struct Trained {
 Trained load_trained(const std::string& path) {
   const auto alone = single_communicator("world");
   Trained trained;
-  trained.config = saved_config(open_source(path));
+  const Source source = open_source(path);
+  trained.config = saved_config(source);
   const Dtype compute = trained.config.parallel.compute;
   trained.model = make_model(trained.config.model.spec, scalar_type(compute));
   const auto parameters = parameters_of(*trained.model);
@@ -32,7 +36,7 @@ Trained load_trained(const std::string& path) {
     for (StateEntry& entry :
          whole_entries(parameter->spec, parameter->tensor.detach(), "parameter"))
       entries.push_back(std::move(entry));
-  load_weights(*alone, path, trained.config.model.spec, entries);
+  load_weights(*alone, source.path, trained.config.model.spec, entries);
   return trained;
 }
 
@@ -68,6 +72,8 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", sampling.seed, "same seed, same text")->capture_default_str();
   if (!cli::parse(app, argc, argv)) return 0;
+  require(std::isfinite(sampling.temperature), ExitCode::usage, "--temperature ",
+          sampling.temperature, " is no temperature; give a number from 0 to 100");
   require(model.empty() != checkpoint.empty(), ExitCode::usage,
           model.empty() ? "no model to generate with" : "two models to generate with",
           "; give --checkpoint DIR, for example a run's folder, or --model DIR");
@@ -80,8 +86,9 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
   require(tokenizer->vocab_size() <= trained.config.model.spec.vocab_size, ExitCode::checkpoint,
           path, ": its model has a vocabulary of ", trained.config.model.spec.vocab_size,
           ", and its tokenizer \"", tokenizer->name(), "\" one of ", tokenizer->vocab_size());
-  std::cout << prompt << std::flush;
+  bool begun = false;  // the prompt is not shown before an error
   generate(*trained.model, tokenizer->encode(prompt), sampling, [&](int64_t id) {
+    if (!std::exchange(begun, true)) std::cout << prompt << std::flush;
     if (id < tokenizer->vocab_size())
       std::cout << tokenizer->decode(std::vector<int64_t>{id}) << std::flush;
   });

@@ -69,7 +69,6 @@ struct TokenFileWriter::State {
   explicit State(std::string target)
       : path(std::move(target)), aside(path + ".tmp"), file(aside, ExitCode::data) {
     XXH3_128bits_reset(hash);
-    file.write(&header, sizeof(header));  // zeros, until finish() knows better
   }
   ~State() {
     XXH3_freeState(hash);
@@ -100,6 +99,7 @@ TokenFileWriter::TokenFileWriter(std::string path, std::string tokenizer, int64_
           vocab_size, " ids cannot be stored in a token file");
   state_ = std::make_unique<State>(std::move(path));
   TokenFileHeader& header = state_->header;
+  state_->file.write(&header, sizeof(header));  // zeros, until finish() knows better
   std::memcpy(header.magic, magic, sizeof(magic));
   header.version = 1;
   header.token_bytes = token_bytes_for(vocab_size);

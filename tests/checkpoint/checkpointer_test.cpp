@@ -91,6 +91,20 @@ TEST(Checkpointer, CheckpointsOfAnotherRunAreOlderWhateverTheirSteps) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
+// A broken checkpoint that was passed over is not said to be another run's.
+TEST(Checkpointer, ABrokenCheckpointIsNotOneOfLaterSteps) {
+  const std::string folder = testing::temporary_folder();
+  on_ranks(1, [&](Communicator& world) {
+    Checkpointer saving(world, folder, {.keep = 0});
+    for (int64_t step : {1, 2}) save_at(saving, world, step);
+  });
+  std::filesystem::resize_file(folder + "/step-2/state-00000-of-00001.safetensors", 10);
+  ::testing::internal::CaptureStderr();
+  on_ranks(1,
+           [&](Communicator& world) { Checkpointer(world, folder, {.keep = 0}).warn_of_later(1); });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 // With keep = 0 a save costs the same however many there are: none of them is read again.
 TEST(Checkpointer, ASaveDoesNotReadTheOnesBefore) {
   const std::string folder = testing::temporary_folder();

@@ -106,6 +106,30 @@ TEST(CkptCommand, InspectsAndVerifies) {
   expect(ckpt({"inspect"}), 2, {"checkpoint is required"});
 }
 
+TEST(CkptCommand, WhatIsNoCheckpointIsToldWithWhatToDo) {
+  const std::string folder = testing::temporary_folder(), out = folder + "/out";
+  const std::string path =
+      save_checkpoint(*single_communicator("alone"), folder + "/checkpoints", {.step = 1},
+                      std::vector{whole_entry("w", "parameter", at::ones({2}))}, 0);
+  expect(ckpt({"verify", path}), 0, {" 1 tensor, 1 file, "});
+  expect(ckpt({"export", "--format", "dcp", path, out}), 0, {});
+  fs::create_directory(folder + "/hf");
+  fs::copy_file(path + "/state-00000-of-00001.safetensors", folder + "/hf/model.safetensors");
+  for (const auto& [place, form] : {std::pair(out, "PyTorch's distributed checkpoint"),
+                                    std::pair(folder + "/hf", "Hugging Face")}) {
+    SCOPED_TRACE(form);
+    expect(ckpt({"verify", place}), 6, {text("weights of ", form), "no hashes", "ckpt import"});
+    expect(ckpt({"copy", place, folder + "/x"}), 6, {text("weights of ", form), "ckpt import"});
+  }
+  EXPECT_FALSE(fs::exists(folder + "/x"));
+  expect(ckpt({"verify", path + "/manifest.json"}), 6,
+         {"manifest.json: Not a directory; name the folder of a checkpoint"});
+  expect(ckpt({"inspect", "/dev/null"}), 6, {"/dev/null: Not a directory; name the folder"});
+  fs::remove(path + "/manifest.json.xxh128");
+  for (const char* command : {"verify", "inspect"})
+    expect(ckpt({command, path}), 6, {path, "broken checkpoint", "no manifest.json.xxh128"});
+}
+
 // Exit code 1 is for checkpoints that differ or are damaged, not for paths that lead nowhere.
 TEST(CkptCommand, APathThatCannotBeLookedAtIsAnErrorOfTheCheckpoint) {
   const std::string folder = testing::temporary_folder();

@@ -78,6 +78,21 @@ TEST(Export, EveryFloatIsOfTheTypeAskedForAndTheConfigSaysSo) {
   EXPECT_FALSE(fs::exists(folder + "/x"));
 }
 
+// What is made of a damaged checkpoint would look whole.
+TEST(Export, ADamagedCheckpointIsRefusedBeforeAnythingIsWritten) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const std::string path = saved(folder + "/checkpoints", *model);
+  flip_last_byte(path + "/state-00000-of-00001.safetensors");
+  for (const char* format : {"huggingface", "dcp"}) {
+    SCOPED_TRACE(format);
+    expect(ckpt({"export", path, folder + "/out", "--format", format}), 6,
+           {"state-00000-of-00001.safetensors is damaged", "the manifest's hash"});
+    for (const auto& entry : fs::directory_iterator(folder))
+      EXPECT_EQ(entry.path().filename().string(), "checkpoints");
+  }
+}
+
 // What the library's export_dcp() writes is compared with PyTorch in dcp_test.cpp.
 TEST(Export, ADcpFolderHasEveryTensorAndComesBack) {
   const std::string folder = temporary_folder();

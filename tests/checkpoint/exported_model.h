@@ -64,6 +64,13 @@ inline std::string saved(const std::string& folder, Model& model,
   return save_checkpoint(*alone, folder, run, entries_of(model), 0);
 }
 
+// Changes the last byte of a file.
+inline void flip_last_byte(const std::string& file) {
+  std::string bytes = read_file(file, ExitCode::checkpoint);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(file, bytes);
+}
+
 // Every tensor of a folder: name, type, shape and bytes.
 inline std::map<std::string, std::string> tensors_of(const std::string& path) {
   const Source source = open_source(path);

@@ -1,6 +1,7 @@
 // Weights that come back: `phalanx ckpt import`, and models that take them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "phalanx/checkpoint/export.h"
@@ -54,6 +55,47 @@ TEST(Import, MakesACheckpointOfAFolderAndSaysWhatDoesNotFit) {
   expect(ckpt({"import", folder + "/out", folder + "/bare"}), 0, {"step-0"});
   expect(ckpt({"export", folder + "/bare", folder + "/bare2"}), 6,
          {"does not say what model", "--config"});
+}
+
+TEST(Import, ADamagedCheckpointIsRefusedAndNothingIsLeft) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const std::string path = saved(folder + "/checkpoints", *model);
+  flip_last_byte(path + "/state-00000-of-00001.safetensors");
+  fs::create_directory(folder + "/empty");  // not made by the command: it stays
+  for (const char* command : {"import", "copy"})
+    for (const char* place : {"/deep/place", "/place/", "/empty"}) {
+      SCOPED_TRACE(text(command, " ", place));
+      expect(ckpt({command, path, folder + place}), 6,
+             {"state-00000-of-00001.safetensors is damaged", "the manifest's hash"});
+      std::vector<std::string> left;
+      for (const auto& entry : fs::directory_iterator(folder))
+        left.push_back(entry.path().filename());
+      std::sort(left.begin(), left.end());
+      EXPECT_EQ(left, (std::vector<std::string>{"checkpoints", "empty"}));
+    }
+}
+
+// Its files are ordinary safetensors, but only a manifest says that they are all there and whole.
+TEST(Weights, ACheckpointWithoutItsManifestIsNotAFolderOfWeights) {
+  const std::string folder = temporary_folder();
+  auto model = model_of(small_model_spec(), at::kFloat);
+  const std::string path = saved(folder + "/checkpoints", *model);
+  const std::string file = "/state-00000-of-00001.safetensors";
+  const std::string none = "is an unfinished or broken checkpoint: it has no manifest.json";
+  fs::remove(path + "/manifest.json");
+  fs::create_directories(folder + "/only-state");
+  fs::copy_file(path + file, folder + "/only-state" + file);
+  fs::create_directories(folder + "/.tmp-step-5-ab");
+  fs::copy_file(path + file, folder + "/.tmp-step-5-ab/model.safetensors");
+  for (const std::string& broken : {path, folder + "/only-state", folder + "/.tmp-step-5-ab/"})
+    for (const char* command : {"inspect", "verify"}) {
+      SCOPED_TRACE(text(command, " ", broken));
+      expect(ckpt({command, broken}), 6, {none});
+    }
+  fs::remove(path + file);
+  expect(ckpt({"inspect", path}), 6, {none});
+  expect(ckpt({"inspect", folder + "/only-state" + file}), 0, {"huggingface"});
 }
 
 // What transformers reads from our exports and what we read from its folders give equal logits.

@@ -215,7 +215,7 @@ TEST(SavingFaults, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
     EXPECT_EQ(errors[0], errors[1]);
     for (const std::string& fragment :
          {text("cannot save step 2 in ", folder), std::string(": 5120000 bytes wanted, "),
-          std::string(" free; free some, or keep fewer checkpoints")})
+          std::string(" free; remove old checkpoints there, or free some")})
       EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
     EXPECT_EQ(entries_of(folder), before);
     // Before the first step too.
@@ -227,6 +227,44 @@ TEST(SavingFaults, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
     EXPECT_NE(early[0].find("cannot save this run's state in " + folder), std::string::npos)
         << early[0];
     EXPECT_EQ(checkpoints_in(folder), 1);
+    return 0;
+  });
+  if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(statuses[0], 0);
+}
+
+// A smaller `keep` makes the space that the first save needs, but only if the newest is whole and
+// if what is deleted is enough.
+TEST(SavingFaults, AFullDiskIsHelpedByKeepingFewer) {
+  const std::string folder = testing::temporary_folder();
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (!mount_small(folder, "9m")) return 77;
+    for (int64_t step : {1, 2, 3})
+      for (const auto& error : save_big(folder, 1, step, 2500)) EXPECT_EQ(error, "");
+    const auto prepare = [&](SaveOptions options, int64_t kilobytes = 2500) {
+      return ThreadRanks::run(1, [&](Communicator& world) {
+        Checkpointer checkpointer(world, folder, options);
+        checkpointer.prepare(
+            std::vector{whole_entry("big", "parameter", at::ones({kilobytes << 8}, at::kFloat))});
+      })[0];
+    };
+    const std::string file = folder + "/step-3/state-00000-of-00001.safetensors";
+    const auto put_last = [&](char byte) {
+      const auto end = static_cast<int64_t>(fs::file_size(file)) - 1;
+      std::fstream(file, std::ios::in | std::ios::out).seekp(end).put(byte);
+    };
+    EXPECT_NE(prepare({.keep = 0}).find(" bytes wanted, "), std::string::npos);
+    const char last = read_file(file, ExitCode::checkpoint).back();
+    EXPECT_NE(prepare({.keep = 1}, 7500).find(" bytes wanted, "), std::string::npos)
+        << "deleting would not be enough";
+    put_last('\x55');
+    EXPECT_NE(prepare({.keep = 1}).find(" bytes wanted, "), std::string::npos);
+    EXPECT_EQ(checkpoints_in(folder), 3);
+    put_last(last);
+    EXPECT_EQ(prepare({.keep = 1, .keep_every = 2}), "");
+    EXPECT_FALSE(fs::exists(folder + "/step-1"));
+    EXPECT_TRUE(fs::exists(folder + "/step-2")) << "keep_every";
+    EXPECT_TRUE(fs::exists(folder + "/step-3"));
     return 0;
   });
   if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";

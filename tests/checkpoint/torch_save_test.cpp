@@ -6,6 +6,9 @@
 
 #include "phalanx/checkpoint/storage.h"
 #include "phalanx/checkpoint/torch_names.h"
+#include "phalanx/checkpoint/weights.h"
+#include "tests/checkpoint/exported_model.h"
+#include "tests/checkpoint/state_of_test.h"
 #include "tests/checkpoint/torch_oracle.h"
 #include "tests/support/ranks.h"
 
@@ -102,6 +105,16 @@ TEST(TorchSave, IsReadAsPyTorchWroteItOrRefusedInASentence) {
   const Source found = open_source(folder + "/module_state.pt");
   EXPECT_EQ(found.format, "torch");
   testing::expect_source(found, folder + "/module_state.json");
+
+  // In the log once, however many ranks open the file.
+  ::testing::internal::CaptureStderr();
+  testing::ThreadRanks::run(2, [&](Communicator& world) {  // it does not fit
+    load_weights(world, folder + "/nested.pt", testing::small_model_spec(), {});
+  });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const size_t told = log.find("not read, since they are no tensors");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("not read, since", told + 1), std::string::npos) << log;
 
   const std::vector<std::pair<std::string, std::string>> refused = {
       {"bad_module", "a whole pickled module (torch.nn.modules.container.Sequential)"},

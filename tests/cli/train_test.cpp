@@ -297,6 +297,14 @@ TEST(GenerateCommand, ContinuesAPromptFromACheckpointOrARun) {
   EXPECT_EQ(from(folder.run_dir + "/checkpoints/step-8", "1").out, run.out);
   EXPECT_NE(from(folder.run_dir, "2").out, run.out);
   EXPECT_EQ(from(folder.path + "/nothing", "1").code, 6);
+  for (const char* temperature : {"nan", "inf", "-1"}) {
+    auto all = command;
+    all.insert(all.end(), {folder.run_dir, "--temperature", temperature});
+    const auto refused = run_phalanx(all);
+    EXPECT_EQ(refused.code, 2) << refused.error;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_TRUE(contains(refused.error, "--temperature")) << refused.error;
+  }
   const auto model = run_phalanx({"generate", "--prompt", "x", "--model", folder.path});
   EXPECT_EQ(model.code, 6);
   EXPECT_TRUE(contains(model.error, "holds no tensors")) << model.error;

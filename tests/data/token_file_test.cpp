@@ -167,12 +167,15 @@ TEST(TokenFile, DiskErrorsAreOneSentence) {
   std::ofstream(folder + "/file");
   expect_contains(error_of([&] { write_tokens(folder + "/file/tokens", {1}); }),
                   {"cannot create", "file/tokens.tmp", "Not a directory"});
-  set_disk_hook([](std::string_view operation, const std::string&) {
-    if (operation == "rename") fail(ExitCode::data, "injected");
-  });
-  expect_contains(error_of([&] { write_tokens(folder + "/tokens", {1}); }), {"injected"});
-  set_disk_hook(nullptr);
-  EXPECT_FALSE(fs::exists(folder + "/tokens") || fs::exists(folder + "/tokens.tmp"));
+  for (const std::string failing : {"write", "sync", "rename"}) {
+    SCOPED_TRACE(failing);
+    set_disk_hook([&](std::string_view operation, const std::string&) {
+      if (operation == failing) fail(ExitCode::data, "injected");
+    });
+    expect_contains(error_of([&] { write_tokens(folder + "/tokens", {1}); }), {"injected"});
+    set_disk_hook(nullptr);
+    EXPECT_FALSE(fs::exists(folder + "/tokens") || fs::exists(folder + "/tokens.tmp"));
+  }
 }
 
 }  // namespace

@@ -285,8 +285,12 @@ run_dir = ")" << folder << "/run\"\n";
   const auto generated = [&](const std::string& option, const std::string& path) {
     return run_phalanx({"generate", "--prompt", "int ", "--tokens", "20", option, path});
   };
+  fs::create_directory(folder + "/run/checkpoints/step-9");
   const auto mine = generated("--checkpoint", folder + "/run");
   EXPECT_EQ(mine.code, 0) << mine.error;
+  const size_t told = mine.error.find("a broken checkpoint is passed over, step-9");
+  EXPECT_NE(told, std::string::npos) << mine.error;
+  EXPECT_EQ(mine.error.find("passed over", told + 30), std::string::npos) << "once";
   EXPECT_EQ(generated("--model", folder + "/out").out, mine.out);
   std::ofstream(folder + "/out/tokenizer.json") << "{}";
   const auto refused = generated("--model", folder + "/out");
