@@ -14,7 +14,8 @@ install:  ## what the build needs: Debian packages, LibTorch in .venv (nothing i
 build: install  ## build/phalanx
 	@tools/build.sh $(BUILD) $(CMAKE_FLAGS)
 
-run: build  ## train a small GPT-2 on two ranks, and go on where it was when called again
+run: install  ## train a small GPT-2 on two ranks, and go on where it was when called again
+	@TARGETS=phalanx tools/build.sh $(BUILD) $(CMAKE_FLAGS)
 	@tools/quickstart.sh $(BUILD)
 
 check:  ## formatting and the order of includes between rooms
