@@ -10,9 +10,12 @@
 #include "phalanx/checkpoint/verify.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx {
 namespace {
+
+using testing::expect_contains;
 
 namespace fs = std::filesystem;
 using testing::flat_state;
@@ -63,12 +66,6 @@ std::vector<std::string> names(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename());
   std::sort(found.begin(), found.end());
   return found;
-}
-
-void expect_contains(const std::string& sentence, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(sentence.find(fragment), std::string::npos)
-        << "no '" << fragment << "' in: " << sentence;
 }
 
 void flip(const std::string& path, int64_t at) {

@@ -11,20 +11,17 @@
 #include "phalanx/checkpoint/checkpoint.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx {
 namespace {
+
+using testing::expect_contains;
 
 namespace fs = std::filesystem;
 using testing::flat_state;
 using testing::Role;
 using testing::ThreadRanks;
-
-void expect_contains(const std::string& sentence, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(sentence.find(fragment), std::string::npos)
-        << "no '" << fragment << "' in: " << sentence;
-}
 
 void expect_none(const std::vector<std::string>& errors) {
   for (const auto& error : errors) EXPECT_EQ(error, "");

@@ -15,11 +15,14 @@
 #include "phalanx/checkpoint/folder.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 extern "C" int phalanx_command_ckpt(int argc, char** argv);
 
 namespace phalanx {
 namespace {
+
+using testing::expect_contains;
 
 namespace fs = std::filesystem;
 using testing::flat_state;
@@ -60,12 +63,6 @@ std::string error_of(const std::function<void()>& work) {
     return error.what();
   }
   return "nothing was thrown";
-}
-
-void expect_contains(const std::string& sentence, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(sentence.find(fragment), std::string::npos)
-        << "no '" << fragment << "' in: " << sentence;
 }
 
 std::string names(const std::string& folder) {

@@ -6,15 +6,12 @@
 
 #include "tests/support/process.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 namespace {
 
 const std::string quickstart = PHALANX_SOURCE_DIR "/configs/quickstart.toml";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(ConfigCommand, ShowPrintsTomlThatItReads) {
   const auto shown = run_phalanx({"config", "show", quickstart, "--train.steps=7"});

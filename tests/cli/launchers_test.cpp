@@ -9,15 +9,12 @@
 
 #include "phalanx/base/text.h"
 #include "tests/support/process.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 namespace {
 
 using namespace std::chrono_literals;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 struct Folder {
   std::string path = (std::filesystem::temp_directory_path() / unique_marker()).string();

@@ -3,13 +3,10 @@
 #include <fstream>
 
 #include "tests/support/process.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::vector<std::string> listed_commands() {
   const std::string help = run_phalanx({"--help"}).out;

@@ -15,14 +15,11 @@
 
 #include "phalanx/base/text.h"
 #include "tests/support/process.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 
 using namespace std::chrono_literals;
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // The agent takes at most 3.5 s after a failure; the rest is for a machine that is busy with
 // others.

@@ -10,16 +10,13 @@
 #include "phalanx/base/files.h"
 #include "tests/support/process.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 #include "tests/train/small_run.h"
 
 namespace phalanx::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // A folder with a config in it; run_dir is in the folder too.
 class Folder {

@@ -11,9 +11,12 @@
 #include "phalanx/data/data_set.h"
 #include "phalanx/data/tokenizer.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx {
 namespace {
+
+using testing::expect_contains;
 
 namespace fs = std::filesystem;
 
@@ -39,12 +42,6 @@ std::string error_of(const std::function<void()>& call, ExitCode code = ExitCode
     return error.what();
   }
   return "no error";
-}
-
-void expect_contains(const std::string& sentence, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(sentence.find(fragment), std::string::npos)
-        << "no '" << fragment << "' in: " << sentence;
 }
 
 TEST(TokenFile, KeepsTokensOfEveryWidth) {

@@ -1,4 +1,5 @@
 #include "phalanx/launch/failure.h"
+#include "tests/support/sentence.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,12 +7,10 @@
 namespace phalanx {
 namespace {
 
+using testing::contains;
+
 int left(int code) { return code << 8; }  // the kernel's encoding
 int killed(int signal) { return signal; }
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST(Failure, StatusesAreSaidInWords) {
   EXPECT_EQ(describe_status(left(5), true), "exit code 5 (data: token files)");

@@ -9,6 +9,7 @@
 #include "phalanx/train/reference.h"
 #include "phalanx/train/trainer.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 #include "tests/train/small_run.h"
 
 #ifndef PHALANX_SANITIZED  // which needs terabytes of address space
@@ -24,11 +25,6 @@ void leave_address_space(rlim_t bytes) {
   const rlim_t limit = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + bytes;
   const rlimit limits{limit, limit};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limits), 0);
-}
-
-void expect_contains(const std::string& text, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(text.find(fragment), std::string::npos) << "'" << text << "' lacks " << fragment;
 }
 
 TEST(OutOfMemory, InAStepNamesTheUnitAndTheSizes) {

@@ -18,6 +18,7 @@
 #include "phalanx/train/saved_config.h"
 #include "tests/support/process.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 #include "tests/train/small_run.h"
 
 namespace phalanx::testing {
@@ -60,11 +61,6 @@ Outcome train(const Config& config, int ranks) {
     return fs::exists(path) ? read_file(path, ExitCode::checkpoint) : "";
   };
   return {read(log), read(log + ".error")};
-}
-
-void expect_contains(const std::string& text, const std::vector<std::string>& fragments) {
-  for (const auto& fragment : fragments)
-    EXPECT_NE(text.find(fragment), std::string::npos) << "'" << text << "' lacks " << fragment;
 }
 
 void run(std::vector<std::string> arguments) {
