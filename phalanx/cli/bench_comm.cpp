@@ -109,7 +109,7 @@ int measure_ranks(int ranks, const Settings& settings) {
 }  // namespace
 
 int bench_comm(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Collectives among ranks of this machine beside LibTorch's Gloo, and their share of what "
       "memcpy reaches when all ranks copy as many bytes. Under a launcher: among its ranks.",
       "phalanx bench comm");
@@ -121,7 +121,7 @@ int bench_comm(int argc, char** argv) {
   app.add_option("--seconds", settings.seconds, "of each measurement")->capture_default_str();
   app.add_flag("--no-gloo", no_gloo, "leave Gloo out");
   app.add_flag("--json", settings.json, "one JSON object per measurement");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   settings.gloo = !no_gloo;
   require(settings.seconds > 0, ExitCode::usage, "--seconds ", settings.seconds,
           ": give a positive time");

@@ -62,16 +62,16 @@ void print(const Line& line, bool json) {
 }  // namespace
 
 int bench_compute(int argc, char** argv) {
-  CLI::App app(text("Matrix products of ", matrix_product_size,
-                    ", fused AdamW and memory copies, per number of threads."),
-               "phalanx bench compute");
+  CommandLine app(text("Matrix products of ", matrix_product_size,
+                       ", fused AdamW and memory copies, per number of threads."),
+                  "phalanx bench compute");
   std::vector<int> threads;
   double seconds = 0.5;
   bool json = false;
   app.add_option("--threads", threads, "thread counts (default: 1, and all cores)");
   app.add_option("--seconds", seconds, "of each measurement")->capture_default_str();
   app.add_flag("--json", json, "one JSON object per measurement");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const int cores = available_cores();
   if (threads.empty()) threads = cores > 1 ? std::vector<int>{1, cores} : std::vector<int>{1};
   for (int count : threads)

@@ -134,7 +134,7 @@ struct StepOptions {
 
 // Nothing if --help was asked for.
 std::optional<StepOptions> step_arguments(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Training steps of a config without logs, evaluation and checkpoints, on one rank or on all "
       "that a launcher started.",
       "phalanx bench step");
@@ -148,7 +148,7 @@ std::optional<StepOptions> step_arguments(int argc, char** argv) {
   app.add_flag("--json", options.json, "one JSON object per step, and one with the result");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.");
-  if (!parse(app, argc, argv)) return std::nullopt;
+  if (!app.read(argc, argv)) return std::nullopt;
   require(options.warmup >= 0 && options.steps >= 0, ExitCode::usage, "--warmup ", options.warmup,
           " --steps ", options.steps, ": neither can be negative");
   options.config = load_config(path, app.remaining()).config;

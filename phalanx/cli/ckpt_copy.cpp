@@ -10,8 +10,8 @@
 namespace phalanx::cli {
 
 int ckpt_copy(int argc, char** argv) {
-  CLI::App app("Copies a checkpoint to another place and compares its hashes on the way.",
-               "phalanx ckpt copy");
+  CommandLine app("Copies a checkpoint to another place and compares its hashes on the way.",
+                  "phalanx ckpt copy");
   std::string from, to;
   bool json = false, replace = false;
   app.add_option("checkpoint", from,
@@ -23,7 +23,7 @@ int ckpt_copy(int argc, char** argv) {
   app.add_flag("--replace", replace,
                "also where another checkpoint of that step is, which it replaces");
   app.add_flag("--json", json, "one JSON object");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const auto place = open_storage(to);
   const std::string whole = place->path(""), last = std::filesystem::path(whole).filename();
   require(!step_of(last), ExitCode::usage, "phalanx ckpt copy: ", to,

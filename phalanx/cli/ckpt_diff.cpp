@@ -72,7 +72,7 @@ void print_text(const Source& a, const Source& b, const CheckpointDifference& fo
 }  // namespace
 
 int ckpt_diff(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Compares the tensors of two checkpoints, of any formats and layouts. Exit code 1 if any "
       "differ; differences of step or config are listed, and are no reason for it.",
       "phalanx ckpt diff");
@@ -87,7 +87,7 @@ int ckpt_diff(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--json", json, "one JSON object");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const Source first = open_source(a), second = open_source(b);
   const CheckpointDifference found = compare(first, second, tolerance);
   if (json)

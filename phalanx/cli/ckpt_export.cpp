@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "phalanx/base/nearest.h"
 #include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/export.h"
 #include "phalanx/cli/ckpt.h"
@@ -62,8 +63,9 @@ std::optional<Dtype> parse_dtype(const std::string& written) {
 }  // namespace
 
 int ckpt_export(int argc, char** argv) {
-  CLI::App app("Writes the weights of a checkpoint in another program's form, a piece at a time.",
-               "phalanx ckpt export");
+  CommandLine app(
+      "Writes the weights of a checkpoint in another program's form, a piece at a time.",
+      "phalanx ckpt export");
   std::string from, to, format = "huggingface", dtype = "as-saved", max_file_size = "5GB";
   bool json = false;
   app.add_option("source", from, "a checkpoint, a run's folder (its newest), or any other weights")
@@ -80,7 +82,7 @@ int ckpt_export(int argc, char** argv) {
   app.add_option("--max-file-size", max_file_size, "more than this goes into several files")
       ->capture_default_str();
   app.add_flag("--json", json, "one JSON object");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const Format& form = find_format(format);
   const ExportOptions options{parse_dtype(dtype), parse_size(max_file_size)};
   const Source source = open_source(from);

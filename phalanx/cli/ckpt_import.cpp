@@ -43,7 +43,7 @@ RunState run_of(const Source& source, const std::string& config_path) {
 }  // namespace
 
 int ckpt_import(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Makes a checkpoint of weights in any form that can be read: a Hugging Face folder, another "
       "checkpoint (its ranks' parts are put together). `train.init_from` needs no import.",
       "phalanx ckpt import");
@@ -52,7 +52,7 @@ int ckpt_import(int argc, char** argv) {
   app.add_option("destination", to, "a folder of checkpoints; step-N appears in it")->required();
   app.add_option("--config", config,
                  "the TOML file of a run whose model this is (a config.json says it too)");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const Source source = open_source(from);
   const std::string path = import_checkpoint(source, to, run_of(source, config));
   std::cout << path << ": " << source.manifest.entries.size() << " tensors from " << source.path

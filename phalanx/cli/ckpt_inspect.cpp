@@ -111,7 +111,7 @@ Source described(const std::string& path) {
 }  // namespace
 
 int ckpt_inspect(int argc, char** argv) {
-  CLI::App app("Step, versions and tensors of a checkpoint.", "phalanx ckpt inspect");
+  CommandLine app("Step, versions and tensors of a checkpoint.", "phalanx ckpt inspect");
   std::string path;
   bool json = false;
   app.add_option(
@@ -119,7 +119,7 @@ int ckpt_inspect(int argc, char** argv) {
          "a folder step-N, a run's folder (its newest), or weights in any form that is read")
       ->required();
   app.add_flag("--json", json, "one JSON object");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   const Source source = described(path);
   if (json)
     std::cout << description(source).dump() << "\n";

@@ -39,14 +39,14 @@ int verify(const std::string& given, bool json) {
 }  // namespace
 
 int ckpt_verify(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Reads all of a checkpoint and compares hashes; exit code 1 and what is wrong, if anything.",
       "phalanx ckpt verify");
   std::string path;
   bool json = false;
   app.add_option("checkpoint", path, "a folder step-N, or a run's folder (its newest)")->required();
   app.add_flag("--json", json, "one JSON object");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   return verify(path, json);
 }
 

@@ -26,7 +26,7 @@ std::string summary(const std::string& path, const Config& loaded, int world_siz
 
 extern "C" int phalanx_command_config(int argc, char** argv) {
   using namespace phalanx;
-  CLI::App app("Shows and checks configs.", "phalanx config");
+  cli::CommandLine app("Shows and checks configs.", "phalanx config");
   app.require_subcommand(1);
   app.footer("\n" + config_help());
   std::string path;
@@ -42,7 +42,7 @@ extern "C" int phalanx_command_config(int argc, char** argv) {
   check_command->add_option("--world-size", world_size, "ranks that it shall run on")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
 
   if (show_command->parsed())
     std::cout << show(load_config(path, show_command->remaining()));

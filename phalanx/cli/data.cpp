@@ -38,7 +38,7 @@ void print(const nlohmann::ordered_json& fields, bool as_json) {
 
 extern "C" int phalanx_command_data(int argc, char** argv) {
   using namespace phalanx;
-  CLI::App app("Makes token files from text, and looks into them.", "phalanx data");
+  cli::CommandLine app("Makes token files from text, and looks into them.", "phalanx data");
   app.require_subcommand(1);
   std::vector<std::string> inputs, extensions;
   std::string output, file, tokenizer = "byte";
@@ -54,7 +54,7 @@ extern "C" int phalanx_command_data(int argc, char** argv) {
   inspect->add_option("file", file, "the token file")->required();
   for (CLI::App* command : {tokenize, inspect})
     command->add_flag("--json", json, "one JSON object");
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
 
   if (tokenize->parsed()) {
     const auto report = tokenize_files(find_documents(inputs, extensions), output,

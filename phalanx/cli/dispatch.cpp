@@ -6,6 +6,7 @@
 #include <iostream>
 #include <new>
 
+#include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
 
 namespace phalanx::cli {

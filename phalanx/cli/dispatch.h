@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "phalanx/cli/command.h"
-
 namespace phalanx::cli {
+
+using CommandFunction = int (*)(int argc, char** argv);
 
 struct Command {
   const char* name;

@@ -237,13 +237,13 @@ void print(const Json& report, const Problems& problems) {
 
 extern "C" int phalanx_command_doctor(int argc, char** argv) {
   using namespace phalanx::cli;
-  CLI::App app(
+  CommandLine app(
       "Versions, transports, speed and limits of this machine; what is wrong and how to "
       "mend it. Exit code 3 if ranks cannot train here.",
       "phalanx doctor");
   bool as_json = false;
   app.add_flag("--json", as_json, "one JSON object on stdout");
-  if (!parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
 
   Problems problems;
   Json report;

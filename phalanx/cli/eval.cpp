@@ -17,7 +17,7 @@ struct EvalArguments {
 
 // Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher says.
 std::optional<EvalArguments> eval_arguments(int argc, char** argv, int ranks = 0) {
-  CLI::App app(
+  CommandLine app(
       "The loss over the validation data, as one JSON line on stdout: checkpoint, step, loss (nats "
       "per token), perplexity, tokens, samples. The same for any number of ranks.",
       "phalanx eval");
@@ -30,7 +30,7 @@ std::optional<EvalArguments> eval_arguments(int argc, char** argv, int ranks = 0
       "of the run)");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!parse(app, argc, argv)) return std::nullopt;
+  if (!app.read(argc, argv)) return std::nullopt;
   if (ranks == 0) ranks = world_from_environment().size;
   arguments.config = load_config(path, app.remaining(), ranks, ConfigUse::evaluation).config;
   return arguments;

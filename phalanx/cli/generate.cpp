@@ -53,8 +53,8 @@ void check_tokenizer(const std::string& folder) {
 
 extern "C" int phalanx_command_generate(int argc, char** argv) {
   using namespace phalanx;
-  CLI::App app("Continues a prompt with a trained model; the text goes to stdout.",
-               "phalanx generate");
+  cli::CommandLine app("Continues a prompt with a trained model; the text goes to stdout.",
+                       "phalanx generate");
   std::string model, checkpoint, prompt;
   Sampling sampling;
   sampling.temperature = 0.8;
@@ -71,7 +71,7 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--seed", sampling.seed, "same seed, same text")->capture_default_str();
-  if (!cli::parse(app, argc, argv)) return 0;
+  if (!app.read(argc, argv)) return 0;
   require(std::isfinite(sampling.temperature), ExitCode::usage, "--temperature ",
           sampling.temperature, " is no temperature; give a number from 0 to 100");
   require(model.empty() != checkpoint.empty(), ExitCode::usage,

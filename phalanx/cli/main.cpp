@@ -1,7 +1,10 @@
 #include <cstring>
 #include <iomanip>
+#include <iostream>
 
+#include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
+#include "phalanx/base/nearest.h"
 #include "phalanx/cli/dispatch.h"
 
 extern "C" int phalanx_command_config(int argc, char** argv);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <iomanip>
+#include <iostream>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "phalanx/cli/command.h"
+#include "phalanx/base/error.h"
+#include "phalanx/base/nearest.h"
 
 namespace phalanx::cli {
 
@@ -13,7 +15,7 @@ namespace phalanx::cli {
 struct Part {
   const char* name;
   const char* help;
-  CommandFunction function;
+  int (*function)(int argc, char** argv);
 };
 
 /// Runs the part that argv[1] names; lists them for --help.

@@ -4,6 +4,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "phalanx/base/error.h"
+#include "phalanx/base/nearest.h"
+#include "phalanx/cli/command.h"
 #include "phalanx/cli/dispatch.h"
 #include "phalanx/launch/launch.h"
 
@@ -57,7 +60,7 @@ int become_program(char** argv) {
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app(
+  CommandLine app(
       "Starts ranks on this machine, one process each with torchrun's environment (RANK, "
       "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and ends them all when "
       "one fails or on Ctrl-C.",
@@ -88,7 +91,7 @@ int run_command_line(int argc, char** argv) {
       "example: phalanx run --nproc-per-node 2 -- train config.toml");
   const int begin = command_begin(argc, argv);
   const int options_end = begin > 1 && std::strcmp(argv[begin - 1], "--") == 0 ? begin - 1 : begin;
-  if (!parse(app, options_end, argv)) return 0;
+  if (!app.read(options_end, argv)) return 0;
 
   LaunchOptions options;
   options.ranks = whole_number("--nproc-per-node", ranks, 1, most_ranks);

@@ -12,7 +12,7 @@ namespace {
 
 // Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher says.
 std::optional<Config> train_arguments(int argc, char** argv, int ranks = 0) {
-  CLI::App app(
+  CommandLine app(
       "Trains a model as the config says: on one rank, or on all that a launcher (phalanx run, "
       "torchrun, mpirun, srun) started. Called again it goes on where it was. SIGTERM and Ctrl-C "
       "end it after a save, with exit code 75; SIGUSR1 saves and goes on.",
@@ -21,7 +21,7 @@ std::optional<Config> train_arguments(int argc, char** argv, int ranks = 0) {
   app.add_option("config", path, "the run's TOML file")->required();
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!parse(app, argc, argv)) return std::nullopt;
+  if (!app.read(argc, argv)) return std::nullopt;
   if (ranks == 0) ranks = world_from_environment().size;
   return load_config(path, app.remaining(), ranks).config;
 }

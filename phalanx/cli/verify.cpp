@@ -100,7 +100,7 @@ void refuse_ranks(const VerifyOptions& options) {
 // Nothing if only --help was asked for. `ranks`: that will run it; 0: as a launcher or --ranks
 // says.
 std::optional<VerifyOptions> verify_arguments(int argc, char** argv, int ranks = 0) {
-  CLI::App app(
+  CommandLine app(
       "Compares the config's layout with one rank that knows no engine: loss, gradient norm, every "
       "gradient, and the parameters after a few steps of SGD and of AdamW. Starts its own ranks "
       "unless a launcher did. Exit code 1 if anything differs. Weights are initial ones; nothing "
@@ -125,7 +125,7 @@ std::optional<VerifyOptions> verify_arguments(int argc, char** argv, int ranks =
   app.add_option("--plant-error", options.planted_error)->group("");
   app.allow_extras();
   app.footer("--section.key=value overrides a key of the file.\n\n" + config_help());
-  if (!parse(app, argc, argv)) return std::nullopt;
+  if (!app.read(argc, argv)) return std::nullopt;
   if (ranks == 0) ranks = under_launcher() ? world_from_environment().size : options.ranks;
   options.config = load_config(path, app.remaining(), ranks).config;
   Layout& layout = options.config.parallel;
