@@ -18,7 +18,7 @@ run: install  ## train a small GPT-2 on two ranks, and go on where it was when c
 	@TARGETS=phalanx tools/build.sh $(BUILD) $(CMAKE_FLAGS)
 	@tools/quickstart.sh $(BUILD)
 
-check:  ## formatting and the order of includes between rooms
+check: install  ## formatting and the order of includes between rooms
 	@tools/check_format.sh
 	@python3 tools/check_rooms.py
 
@@ -32,13 +32,15 @@ sanitize:  ## the tests under ASan and UBSan
 	@tools/sanitize.sh build-sanitize
 
 soak: build sanitize  ## the long tests: sanitizers, the g++ build, fault loops
-	@tools/soak.sh
+	@tools/install.sh soak
+	@tools/soak.sh $(BUILD)
 
 bench: build  ## the benchmarks, beside their peers
 	@benchmarks/run.sh $(BUILD)
 
 docs: build  ## docs/config.md from the table of keys
-	@$(BUILD)/phalanx config reference > docs/config.md
+	@$(BUILD)/phalanx config reference > $(BUILD)/config.md
+	@mv $(BUILD)/config.md docs/config.md
 
 format:  ## clang-format over everything
 	@git ls-files '*.h' '*.cpp' | xargs clang-format-19 -i

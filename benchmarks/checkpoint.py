@@ -4,8 +4,9 @@
     benchmarks/checkpoint.py BUILD [--megabytes 2048] [--pairs 7] [--folder FOLDER]
 
 A round is: we save on 2 ranks, DCP saves on 2 ranks, we load the files on 4 ranks, DCP loads its on 4
-ranks; the order of ours and DCP's alternates. Inside our rounds `checkpoint_bench` takes its own pairs with
-plain writes, reads and copies. Prints the medians of the paired ratios with their ranges, and appends
+ranks; the order of ours and DCP's alternates. Every program saves or loads once before it is timed. Inside
+our rounds `checkpoint_bench` takes its own pairs with plain writes, reads and copies, in an order that
+alternates from round to round. Prints the medians of the paired ratios with their ranges, and appends
 them to benchmarks/results/checkpoint.jsonl. Needs 3 times the bytes in FOLDER, and the Python that has torch.
 """
 import argparse
@@ -18,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+from record import ROOT, command_text, describe, keep
+
+HERE = ROOT / "benchmarks"
 
 
 def lines_of(command):
@@ -45,16 +47,16 @@ def main():
     def ours(mode, ranks):
         return lines_of([build / "phalanx", "run", "--nproc-per-node", str(ranks), "--",
                          build / "checkpoint_bench", mode, folder / "ours", "--pairs", "1",
-                         "--megabytes", str(arguments.megabytes)])
+                         "--first", str(pair), "--megabytes", str(arguments.megabytes)])
 
     def dcp(mode, ranks):
         (folder / "dcp").mkdir(exist_ok=True)
         return lines_of([arguments.python, "-m", "torch.distributed.run", "--standalone", "--no-python",
                          "--nproc-per-node", str(ranks), arguments.python,
-                         HERE / "peers/dcp_checkpoint.py", mode, folder / "dcp",
+                         HERE / "peers/dcp_checkpoint.py", mode, folder / "dcp", "--times", "2",
                          "--megabytes", str(arguments.megabytes)])
 
-    figures = {}
+    figures, machine = {}, describe(arguments.python)
     try:
         for pair in range(arguments.pairs):
             for mode, ranks in (("save", 2), ("load", 2), ("load", 4)):
@@ -62,7 +64,7 @@ def main():
                 found = {first: first(mode, ranks), second: second(mode, ranks)}
                 mine = {name: value for line in found[ours] for name, value in line.items()}
                 name = mode if ranks == 2 else "load_resharded"
-                peer = found[dcp][0]["seconds"]
+                peer = found[dcp][-1]["seconds"]
                 values = {f"{name} / DCP": peer / mine[f"{mode}_s"]}
                 if mode == "save":
                     values["save / plain write"] = mine["of_write"]
@@ -77,10 +79,9 @@ def main():
     for what, values in figures.items():
         line = {"what": what, "median": round(statistics.median(values), 3),
                 "range": [round(min(values), 3), round(max(values), 3)], "pairs": len(values),
-                "megabytes": arguments.megabytes}
+                "megabytes": arguments.megabytes, "command": command_text(sys.argv)} | machine
         print(json.dumps(line))
-        with open(HERE / "results/checkpoint.jsonl", "a") as out:
-            out.write(json.dumps(line) + "\n")
+        keep("checkpoint.jsonl", line)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 // Checkpoints beside the bare disk: saving beside sequential writes and fsync of as many bytes,
 // loading beside sequential reads, the step that saves in the background beside a bare copy.
 //
-//   phalanx run --nproc-per-node 2 -- build/checkpoint_bench save FOLDER [--megabytes N] [--pairs
-//   N] phalanx run --nproc-per-node 4 -- build/checkpoint_bench load FOLDER [--pairs N]
+//  phalanx run --nproc-per-node 2 -- build/checkpoint_bench save FOLDER [--megabytes N] [--pairs N]
+//  phalanx run --nproc-per-node 4 -- build/checkpoint_bench load FOLDER [--pairs N]
 //
 // `save` leaves FOLDER/step-1 for `load`, which any number of ranks may run. Every rank of the bare
 // disk writes (reads) its share of the bytes in a file of its own, 8 MiB at a time. Before each
-// read the files' pages leave the page cache. One JSON line per pair; times are those of the
+// read the files' pages leave the page cache. Each is done once before it is timed; which of a pair
+// goes first alternates, from pair --first on. One JSON line per pair; times are those of the
 // slowest rank, in seconds.
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -35,19 +36,21 @@ constexpr int64_t width = 4096, block = 8 << 20;
 struct Options {
   std::string mode, folder;
   int64_t megabytes = 2048;  // of all ranks
-  int pairs = 7;
+  int first = 0, pairs = 7;  // which of the pairs are taken: the order alternates
 };
 
 Options parse(int argc, char** argv) {
   Options options;
   require(argc >= 3, ExitCode::usage,
-          "usage: checkpoint_bench save|load FOLDER [--megabytes N] [--pairs N]");
+          "usage: checkpoint_bench save|load FOLDER [--megabytes N] [--pairs N] [--first N]");
   options.mode = argv[1], options.folder = argv[2];
   for (int i = 3; i + 1 < argc; i += 2)
     if (std::strcmp(argv[i], "--megabytes") == 0)
       options.megabytes = std::stoll(argv[i + 1]);
     else if (std::strcmp(argv[i], "--pairs") == 0)
       options.pairs = std::stoi(argv[i + 1]);
+    else if (std::strcmp(argv[i], "--first") == 0)
+      options.first = std::stoi(argv[i + 1]);
     else
       fail(ExitCode::usage, argv[i], " is no option of checkpoint_bench");
   return options;
@@ -98,7 +101,7 @@ class Bench {
       std::memcpy(copy.mutable_data_ptr(), bare.const_data_ptr(), bare.nbytes());
     };
     checkpointer.prepare(state), copied(), ours(), plain();  // pages of all buffers
-    for (int pair = 0; pair < options_.pairs; ++pair) {
+    for (int pair = options_.first; pair < options_.first + options_.pairs; ++pair) {
       const auto [save_s, write_s] = in_turns(pair, ours, plain);
       report({{"save_s", save_s}, {"write_s", write_s}, {"of_write", write_s / save_s}});
       const auto [step_s, copy_s] = in_turns(pair, background, copied);
@@ -117,7 +120,8 @@ class Bench {
     write_plain(bare);
     const auto ours = [&] { load_checkpoint(*group_, path, state); };
     const auto plain = [&] { read_plain(bare); };
-    for (int pair = 0; pair < options_.pairs; ++pair) {
+    ours(), plain();  // as in save()
+    for (int pair = options_.first; pair < options_.first + options_.pairs; ++pair) {
       const auto [load_s, read_s] = in_turns(pair, ours, plain);
       report({{"load_s", load_s}, {"read_s", read_s}, {"of_read", read_s / load_s}});
     }

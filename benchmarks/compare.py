@@ -12,7 +12,6 @@ Lines are appended to benchmarks/results/compare.jsonl. Needs the Python that ha
 (.venv/bin/python, or --python).
 """
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -25,8 +24,9 @@ import tempfile
 import threading
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+from record import ROOT, command_text, describe
+
+HERE = ROOT / "benchmarks"
 # Sequences of a step over all ranks; tokens of a sequence.
 SIZES = {"tiny": (8, 256), "wide": (4, 512)}
 CASES = {"single": (1, "none"), "ddp": (2, "none"), "fsdp": (2, "optim_grads_params")}
@@ -182,16 +182,6 @@ def run_memory(rows, case, log):
     return peaks
 
 
-def describe(args):
-    version = subprocess.run([args.python, "-c", "import torch; print(torch.__version__)"],
-                             capture_output=True, text=True, check=True).stdout.strip()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True,
-                            text=True).stdout.strip()
-    model = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if "model name" in l), "")
-    return {"torch": version, "commit": commit, "cores": os.cpu_count(), "cpu": model,
-            "date": datetime.date.today().isoformat()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,7 +199,7 @@ def main():
     args.build = os.path.abspath(args.build)
     args.pairs = args.pairs or (3 if args.quick else 7)
     args.steps = {"tiny": 4, "wide": 1}
-    machine = describe(args)
+    machine = describe(args.python)
     print(f"PyTorch {machine['torch']}, {machine['cores']} cores, {machine['cpu']}, commit "
           f"{machine['commit']}")
     print(f"{'size':6}{'case':8}{'program':16}{'tokens/s':>10}{'ours/its':>10}{'range':>14}"
@@ -249,8 +239,7 @@ def compare(args, size, case, machine, log):
             "seconds_per_step": [round(s, 4) for s in wall],
             "cpu_seconds_per_step": [round(s, 4) for s in cpu],
             "peak_pss_bytes": peaks[name], "other_cores": round(statistics.median(others), 2),
-            "command": " ".join(os.path.relpath(w, ROOT) if w.startswith("/") else w
-                                for w in command),
+            "command": command_text(command),
             "environment": environment, **machine}
         print(f"{size:6}{case:8}{name:16}{line['tokens_per_s']:>10}{ratio[0]:>10}"
               f"{ratio[1]:>7}-{ratio[2]:<6}{line['ours_over_its_cpu'][0]:>8}"

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Installs what is missing: Debian packages by apt, LibTorch (the torch wheel) into .venv.
-# `install.sh test` adds what the tests compare with, `install.sh sanitize` the sanitizers. With everything there it does not touch the network.
+# `install.sh test` adds what the tests compare with, `install.sh sanitize` the sanitizers, `install.sh soak`
+# the other compiler. With everything there it does not touch the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-build}
 
 packages=(clang-19 lld-19 clang-format-19 cmake ninja-build ccache git python3-venv libgtest-dev
-  libbenchmark-dev libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+  libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
   libxxhash-dev libcurl4-openssl-dev libpugixml-dev zlib1g-dev)
 [ "$what" = sanitize ] && packages+=(libclang-rt-19-dev)
+[ "$what" = soak ] && packages+=(g++)
 [ "$what" != build ] && packages+=(openmpi-bin)
 missing=()
 for package in "${packages[@]}"; do

@@ -12,7 +12,7 @@ except ImportError:  # then hashes are not compared
     xxhash = None
 
 DTYPES = {"float64": "<f8", "float32": "<f4", "bfloat16": "<u2", "float16": "<f2",
-          "int64": "<i8", "int32": "<i4", "int16": "<i2", "uint8": "|u1"}
+          "int64": "<i8", "int32": "<i4", "int16": "<i2", "uint8": "|u1", "bool": "|b1"}
 
 
 def check_hash(data, expected, what):

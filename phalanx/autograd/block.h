@@ -21,7 +21,6 @@ struct SequenceMap {
 struct Context {
   Mesh* mesh = nullptr;  ///< null: one rank
   int64_t step = 0;      ///< keys dropout
-  int microbatch = 0;
   SequenceMap sequence;
   uint64_t seed = 0;
   bool training = true;  ///< false: no dropout

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+
+#include "phalanx/base/cgroup.h"
 
 namespace phalanx {
 
@@ -15,9 +16,8 @@ int available_cores() {
   int cores = sched_getaffinity(0, sizeof(mask), &mask) == 0
                   ? CPU_COUNT(&mask)
                   : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  double quota = 0, period = 0;  // "max 100000" where there is no quota
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> quota >> period && period > 0)
-    cores = std::min(cores, static_cast<int>(std::ceil(quota / period)));
+  if (const auto quota = cpu_quota())
+    cores = static_cast<int>(std::min<double>(cores, std::ceil(*quota)));
   return std::max(cores, 1);
 }
 

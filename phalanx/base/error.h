@@ -11,7 +11,8 @@ namespace phalanx {
 /// How a process of ours ends; scripts rely on the numbers, do not renumber.
 enum class ExitCode : int {
   done = 0,
-  check_failed = 1,  ///< the check that was asked for failed (verify, ckpt verify, diff)
+  check_failed = 1,  ///< the check that was asked for failed (verify, ckpt verify, diff), or what
+                     ///< a model computes is no number (a loss, the next token's logits)
   usage = 2,         ///< command line or config
   environment = 3,   ///< this machine: memory, ports, limits, missing libraries
   peer_lost = 4,     ///< another rank died, hung or disagreed

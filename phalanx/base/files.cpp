@@ -16,6 +16,12 @@
 #include <vector>
 
 namespace phalanx {
+
+std::string folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
 namespace {
 
 DiskHook disk_hook;
@@ -34,12 +40,6 @@ std::string reason(int error) {
 [[noreturn]] void fail_system(ExitCode code, int error, std::string_view doing,
                               const std::string& path) {
   throw SystemError(code, error, text("cannot ", doing, " ", path, ": ", reason(error)));
-}
-
-// The folder that holds `path`.
-std::string folder_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
 }
 
 std::string free_space(const std::string& path) {

@@ -30,6 +30,9 @@ class SystemError : public Error {
 using DiskHook = std::function<void(std::string_view operation, const std::string& path)>;
 void set_disk_hook(DiskHook hook);
 
+/// The folder that holds `path`; "." for a name alone.
+std::string folder_of(const std::string& path);
+
 /// What lies at a path, links followed.
 enum class PathKind : uint8_t { nothing, file, folder, other };
 /// Error(code) if the system does not tell: no permission in a folder on the way, a name too long.

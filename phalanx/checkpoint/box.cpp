@@ -43,6 +43,20 @@ std::string to_string(const Box& box) {
 
 std::string shape_string(const std::vector<int64_t>& shape) { return "[" + join(shape) + "]"; }
 
+void for_each_slice(const Box& box, int64_t most, const std::function<void(const Box&)>& use) {
+  if (element_count(box.size) <= most) return use(box);
+  size_t dim = 0;
+  while (box.size[dim] == 1) ++dim;
+  const int64_t row = element_count(box.size) / box.size[dim];
+  const int64_t rows = std::max<int64_t>(1, most / row);
+  for (int64_t first = 0; first < box.size[dim]; first += rows) {
+    Box slice = box;
+    slice.offset[dim] += first;
+    slice.size[dim] = std::min(rows, box.size[dim] - first);
+    for_each_slice(slice, most, use);
+  }
+}
+
 namespace {
 
 bool inside(const Box& box, const std::vector<int64_t>& shape) {

@@ -23,19 +23,20 @@ FolderLock lock_folder(Communicator& world, const std::string& folder) {
 
 // Every host has one; ranks of a host may get in each other's way.
 void prepare_local(Communicator& world, const std::string& local) {
-  agree(world, "folder", [&] {
+  const auto remove = [&] {
     try {
       remove_unfinished(*open_storage(local));
     } catch (const Error&) {  // another rank of this host removes it
     }
     return std::string();
-  });
+  };
+  agree(world, "local folder", remove, disk_deadline);
   prepare_checkpoints(world, local, false);
 }
 
-// A place's newest complete checkpoint; `created` is 0 if it has none.
-Candidate newest_in(const std::string& where) {
-  for (auto& candidate : candidates(*open_storage(where)))
+// The newest complete one; `created` is 0 if there is none.
+Candidate newest_of(const std::vector<Candidate>& found) {
+  for (const auto& candidate : found)
     if (candidate.defect.empty()) return candidate;
   return {};
 }
@@ -58,27 +59,31 @@ std::optional<std::string> newest_checkpoint(Communicator& world, const std::str
                                              const std::string& local, const LoadOptions& options) {
   if (local.empty()) return newest_checkpoint(world, folder, options);
   const std::string place = local_place(local, folder);
-  bool alone = false;  // rank 0: the folder itself has none
+  std::string alone;  // rank 0: what the folder itself has, if not one that can be used
   const auto find = [&]() -> std::string {
-    const Candidate here = newest_in(place), there = newest_in(folder);
-    alone = there.created == 0;
+    const auto found = candidates(*open_storage(folder));
+    const Candidate here = newest_of(candidates(*open_storage(place))), there = newest_of(found);
+    if (found.empty()) alone = " holds no checkpoint";
+    if (!found.empty() && there.created == 0)
+      alone = text(" holds only broken ones (", join(defects_of(found), "; "), ")");
     return here.created > 0 && here.created >= there.created ? here.name : "";
   };
   const std::string found = agree_with_first(world, "newest", find, disk_deadline);
   // Ranks of other hosts have other local folders.
   const auto storage = open_storage(place);
-  const auto seen = agree(world, "newest", [&]() -> std::string {
+  const auto look = [&]() -> std::string {
     if (found.empty() || storage->list(found).empty()) return "";
     return read_text(*storage, in_folder(found, "manifest.json.xxh128"));
-  });
+  };
+  const auto seen = agree(world, "newest", look, disk_deadline);
   const std::string path = storage->path(found);
   const bool all = std::all_of(seen.begin(), seen.end(),
                                [&](const auto& hash) { return !hash.empty() && hash == seen[0]; });
   if (!all || !intact(world, place, path, options))
     return newest_checkpoint(world, folder, options);
-  if (alone)
-    log_warning(text(path, " is used, and ", folder, " holds no checkpoint; to start anew remove ",
-                     place, " too, or set train.resume = \"never\""));
+  if (!alone.empty())
+    log_warning(text(path, " is used, and ", folder, alone, "; to start anew remove ", place,
+                     " too, or set train.resume = \"never\""));
   return path;
 }
 

@@ -41,8 +41,11 @@ class Checkpointer {
   void warn_of_later(int64_t step);
 
   /// What the first save would do at a worse time: plan, buffers, comparison of bytes wanted and
-  /// free. Optional.
-  void prepare(std::span<const StateEntry> entries) { saver_.prepare(entries); }
+  /// free. Optional. `resumed`: path of the checkpoint that the run goes on from, "" if none: it is
+  /// not deleted to make space.
+  void prepare(std::span<const StateEntry> entries, const std::string& resumed = "") {
+    saver_.prepare(entries, resumed);
+  }
 
   /// Saves `entries` as folder/step-N (N = run.step); asynchronous: returns when they are copied,
   /// and waits first for the save before. The checkpoint appears whole or not at all; then

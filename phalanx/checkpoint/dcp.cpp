@@ -55,9 +55,13 @@ class MetadataReader {
       read_item(pickle_.text(key, "the name of an item"), value);
   }
 
-  TorchTensors tensors;  // entries whose parts have boxes only
+  struct Item {
+    std::string name;    // as in `places`
+    TorchTensor tensor;  // whose parts have boxes only
+  };
+  std::vector<Item> tensors;
+  std::vector<std::string> others;
   std::map<ChunkKey, Place> places;
-  std::vector<std::string> names;  // of the tensors, as in `places`
 
  private:
   template <class... Parts>
@@ -117,7 +121,7 @@ class MetadataReader {
   }
 
   void read_item(const std::string& name, Ref value) {
-    if (is(value, "metadata.BytesStorageMetadata")) return tensors.others.push_back(name);
+    if (is(value, "metadata.BytesStorageMetadata")) return others.push_back(name);
     check(is(value, "metadata.TensorStorageMetadata"), name, " is ", pickle_.describe(value));
     ManifestEntry entry;
     if (buffers_.contains(name)) entry.role = "buffer";
@@ -138,11 +142,8 @@ class MetadataReader {
         entry.parts.push_back(std::move(part));
     }
     const auto path = paths_.find(name);
-    tensors.paths.push_back(path == paths_.end() || path->second.empty()
-                                ? std::vector<std::string>{name}
-                                : path->second);
-    tensors.entries.push_back(std::move(entry));
-    names.push_back(name);
+    const bool plain = path == paths_.end() || path->second.empty();
+    tensors.push_back({name, {plain ? std::vector{name} : path->second, std::move(entry), ""}});
   }
 
   Dtype dtype(const std::string& name, Ref properties) const {
@@ -153,7 +154,7 @@ class MetadataReader {
             : pickle_.field(properties, "dtype");
     const auto known = dtype_of_torch(pickle_.global(type));
     require(known.has_value(), ExitCode::checkpoint, pickle_.label(), ": ", name,
-            " has elements of ", pickle_.describe(type), "; ", readable_dtypes);
+            " has elements of ", pickle_.describe(type), "; ", readable_dtypes());
     return *known;
   }
 
@@ -172,18 +173,18 @@ struct Job {
 
 std::vector<Job> jobs_of(MetadataReader& metadata, const std::string& path) {
   std::vector<Job> jobs;
-  for (size_t i = 0; i < metadata.names.size(); ++i) {
-    ManifestEntry& entry = metadata.tensors.entries[i];
+  for (auto& [name, tensor] : metadata.tensors) {
+    ManifestEntry& entry = tensor.entry;
     std::vector<Box> boxes;
     for (auto& part : entry.parts) {
-      const auto place = metadata.places.find({metadata.names[i], part.box.offset});
-      require(place != metadata.places.end(), ExitCode::checkpoint, path, ": ", metadata.names[i],
-              " ", to_string(part.box), " is in none of the files");
-      jobs.push_back({&metadata.names[i], &entry, &part, place->second});
+      const auto place = metadata.places.find({name, part.box.offset});
+      require(place != metadata.places.end(), ExitCode::checkpoint, path, ": ", name, " ",
+              to_string(part.box), " is in none of the files");
+      jobs.push_back({&name, &entry, &part, place->second});
       boxes.push_back(part.box);
     }
     const std::string defect = cover_defect(entry.shape, boxes);
-    require(defect.empty(), ExitCode::checkpoint, path, ": ", metadata.names[i], ": ", defect);
+    require(defect.empty(), ExitCode::checkpoint, path, ": ", name, ": ", defect);
   }
   // File after file, front to back.
   std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
@@ -233,14 +234,10 @@ void find_data(const Job& job, const Reader& file) {
 }  // namespace
 
 Source open_dcp(std::shared_ptr<Storage> storage, const std::string& folder,
-                const std::string& path, const std::optional<std::string>& prefix) {
-  const auto whole = [&](const std::string& name) { return in_folder(folder, name); };
-  const auto metadata_file = storage->open(whole(".metadata"));
-  require(metadata_file->size() <= longest_metadata, ExitCode::checkpoint, metadata_file->path(),
-          " has ", metadata_file->size(), " bytes, at most ", longest_metadata, " are read");
-  std::string bytes(static_cast<size_t>(metadata_file->size()), '\0');
-  metadata_file->read(bytes.data(), metadata_file->size(), 0);
-  MetadataReader metadata(bytes, metadata_file->path());
+                const std::string& path) {
+  const std::string metadata_name = in_folder(folder, ".metadata");
+  const std::string bytes = read_text(*storage, metadata_name, longest_metadata);
+  MetadataReader metadata(bytes, storage->path(metadata_name));
 
   Source source{.format = "dcp", .storage = storage, .folder = folder, .path = path};
   source.manifest.files = check_places(metadata, *storage, folder, path);
@@ -251,12 +248,14 @@ Source open_dcp(std::shared_ptr<Storage> storage, const std::string& folder,
     if (!file || job.place.file != open_name) {
       open_name = job.place.file;
       blocks.reset();
-      file = storage->open(whole(open_name));
+      file = storage->open(in_folder(folder, open_name));
       blocks = std::make_unique<BlockReader>(*file);
     }
     find_data(job, *blocks);
   }
-  add_torch_tensors(source, std::move(metadata.tensors), prefix);
+  TorchTensors found{.others = std::move(metadata.others)};
+  for (auto& item : metadata.tensors) found.tensors.push_back(std::move(item.tensor));
+  add_torch_tensors(source, std::move(found));
   return source;
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "phalanx/checkpoint/manifest.h"
-#include "phalanx/device/dtype.h"
 
 namespace phalanx {
 

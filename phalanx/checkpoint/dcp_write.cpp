@@ -1,8 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <map>
 #include <set>
 
 #include "phalanx/base/error.h"
@@ -11,7 +9,6 @@
 #include "phalanx/checkpoint/dcp_metadata.h"
 #include "phalanx/checkpoint/new_folder.h"
 #include "phalanx/checkpoint/pickle.h"
-#include "phalanx/checkpoint/torch_types.h"
 #include "phalanx/checkpoint/zip.h"
 #include "phalanx/device/dtype.h"
 #include "phalanx/spec/parameter.h"
@@ -36,29 +33,17 @@ int64_t updates_of(const RunState& run) {
   return updates ? *updates : run.step;
 }
 
-// Halves along the outermost dimension that has more than one element, until a chunk fits.
-void add_chunks(const Box& box, int64_t width, std::vector<Box>& chunks) {
-  if (element_count(box.size) * width <= most_bytes) return chunks.push_back(box);
-  size_t dim = 0;
-  while (box.size[dim] == 1) ++dim;
-  Box head = box, tail = box;
-  head.size[dim] /= 2;
-  tail.offset[dim] += head.size[dim], tail.size[dim] -= head.size[dim];
-  add_chunks(head, width, chunks);
-  add_chunks(tail, width, chunks);
-}
-
-std::vector<DcpItem> items_of(const Source& source, std::optional<Dtype> dtype) {
+std::vector<DcpItem> items_of(const Source& source, const ExportOptions& options) {
   std::vector<DcpItem> items;
   std::set<std::string> with_step;
   for (const auto& entry : source.manifest.entries)
     if (entry.role == "step") with_step.insert(entry.name);
   for (const auto& entry : source.manifest.entries) {
-    const bool converts = dtype && entry.role == "parameter" && is_floating_point(entry.dtype);
-    DcpItem item{path_of(entry), converts ? *dtype : entry.dtype, entry.shape, {}, &entry};
-    // A chunk that is converted is held twice.
+    DcpItem item{path_of(entry), exported_dtype(entry, options), entry.shape, {}, &entry};
+    const bool converts = item.dtype != entry.dtype;  // then a chunk is held twice
     const int64_t width = size_of(item.dtype) + (converts ? size_of(entry.dtype) : 0);
-    add_chunks(whole_box(entry.shape), width, item.chunks);
+    for_each_slice(whole_box(entry.shape), most_bytes / width,
+                   [&](const Box& chunk) { item.chunks.push_back(chunk); });
     items.push_back(std::move(item));
     if (entry.role == "exp_avg" && with_step.insert(entry.name).second)  // AdamW reads it
       items.push_back({{"optimizer", "state", entry.name, "step"},
@@ -78,7 +63,7 @@ std::string tensor_pickle(Dtype dtype, const std::vector<int64_t>& shape) {
   out.mark();
   out.mark();
   out.text("storage");
-  out.global("torch", storage_name(dtype));
+  out.global("torch", row_of(dtype).storage);
   out.text("0");
   out.text("cpu");
   out.integer(element_count(shape));
@@ -146,26 +131,15 @@ class DataFiles {
   std::unique_ptr<Writer> file_;
 };
 
-Dtype main_dtype(const std::vector<DcpItem>& items) {
-  std::map<Dtype, int64_t> elements;
-  for (const DcpItem& item : items)
-    if (item.path.front() == "model") elements[item.dtype] += element_count(item.shape);
-  if (elements.empty()) return items.front().dtype;
-  return std::max_element(elements.begin(), elements.end(),
-                          [](const auto& a, const auto& b) { return a.second < b.second; })
-      ->first;
-}
-
 }  // namespace
 
-DcpExport export_dcp(const Source& source, const std::string& path, std::optional<Dtype> dtype,
-                     int64_t max_file_bytes) {
+Exported export_dcp(const Source& source, const std::string& path, const ExportOptions& options) {
   at::NoGradGuard no_grad;
-  const std::vector<DcpItem> items = items_of(source, dtype);
+  const std::vector<DcpItem> items = items_of(source, options);
   require(!items.empty(), ExitCode::checkpoint, source.path, " holds no tensors to export");
   NewFolder folder(path);
   require_hashes(source);
-  DataFiles files(folder.storage(), max_file_bytes);
+  DataFiles files(folder.storage(), options.max_file_bytes);
   std::vector<std::vector<DcpPlace>> places;  // of each item's chunks
   for (const DcpItem& item : items) {
     places.emplace_back();
@@ -179,7 +153,8 @@ DcpExport export_dcp(const Source& source, const std::string& path, std::optiona
   out->write(metadata.data(), static_cast<int64_t>(metadata.size()));
   out->finish();
   folder.finish();
-  return {static_cast<int64_t>(items.size()), files.bytes(), files.files(), main_dtype(items)};
+  return {static_cast<int64_t>(items.size()), files.bytes(), files.files(),
+          main_dtype(source, options)};
 }
 
 }  // namespace phalanx

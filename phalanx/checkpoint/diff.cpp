@@ -17,7 +17,6 @@ namespace phalanx {
 namespace {
 
 using nlohmann::json;
-using Key = std::pair<std::string, std::string>;  // name, role
 
 constexpr int64_t slice_elements = 1 << 20;
 
@@ -71,25 +70,11 @@ TensorDifference finish(const Compared& compared, double tolerance) {
   if (sums.differing > 0)
     found.relative_norm = sums.norm > 0 ? std::sqrt(sums.difference / sums.norm)
                                         : std::numeric_limits<double>::infinity();
-  if (found.what.empty() && !(found.relative_norm <= tolerance)) found.what = "values";
+  // Squares of tiny numbers are 0, and so may the norm be: without a tolerance it does not count.
+  if (found.what.empty() && found.differing > 0 &&
+      (tolerance == 0 || !(found.relative_norm <= tolerance)))
+    found.what = "values";
   return found;
-}
-
-// `use` gets boxes of at most slice_elements elements that together are `box`, cut along the
-// outermost dimensions.
-template <class Use>
-void for_each_slice(const Box& box, const Use& use) {
-  if (element_count(box.size) <= slice_elements) return use(box);
-  size_t dim = 0;
-  while (box.size[dim] == 1) ++dim;
-  const int64_t row = element_count(box.size) / box.size[dim];
-  const int64_t rows = std::max<int64_t>(1, slice_elements / row);
-  for (int64_t first = 0; first < box.size[dim]; first += rows) {
-    Box slice = box;
-    slice.offset[dim] += first;
-    slice.size[dim] = std::min(rows, box.size[dim] - first);
-    for_each_slice(slice, use);
-  }
 }
 
 at::Tensor read(const Source& source, const ManifestEntry& entry, const Box& box) {
@@ -123,16 +108,10 @@ Compared compare_tensor(const Source& a, const ManifestEntry& in_a, const Source
   Compared found = compare_forms(in_a.name, in_a.role, in_a.dtype, in_a.shape, in_b.dtype,
                                  in_b.shape, tolerance);
   if (in_a.shape == in_b.shape)
-    for_each_slice(whole_box(in_a.shape), [&](const Box& slice) {
+    for_each_slice(whole_box(in_a.shape), slice_elements, [&](const Box& slice) {
       add(found.sums, read(a, in_a, slice), read(b, in_b, slice));
     });
   return found;
-}
-
-std::map<Key, const ManifestEntry*> by_key(const Manifest& manifest) {
-  std::map<Key, const ManifestEntry*> entries;
-  for (const auto& entry : manifest.entries) entries[{entry.name, entry.role}] = &entry;
-  return entries;
 }
 
 TensorDifference lonely(const ManifestEntry& entry, bool in_a) {

@@ -9,14 +9,22 @@
 namespace phalanx {
 
 struct ExportOptions {
-  std::optional<Dtype> dtype;  ///< of floating-point tensors; none: as they are saved
+  /// Of parameters and buffers that have a floating-point type; none: as they are saved.
+  std::optional<Dtype> dtype;
   int64_t max_file_bytes = 5'000'000'000;
 };
 
 struct Exported {
   int64_t tensors = 0, bytes = 0, files = 0;
-  Dtype dtype = Dtype::float32;  ///< of most elements: what config.json says
+  Dtype dtype = Dtype::float32;  ///< main_dtype()
 };
+
+/// The type that an entry has in an export.
+Dtype exported_dtype(const ManifestEntry& entry, const ExportOptions& options);
+
+/// The floating-point type that most elements of parameters and buffers have in an export, which
+/// config.json names; float32 if there are none.
+Dtype main_dtype(const Source& source, const ExportOptions& options);
 
 /// Writes parameters and buffers of `source` as a Hugging Face folder that `transformers` loads:
 /// `config` (the text of a config.json, whose type is set to that of the weights), safetensors

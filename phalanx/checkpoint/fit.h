@@ -3,14 +3,11 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "phalanx/checkpoint/checkpoint.h"
 
 namespace phalanx {
-
-using TensorKey = std::pair<std::string, std::string>;  ///< name, role
 
 struct Signature {
   Dtype dtype;

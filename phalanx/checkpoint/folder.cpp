@@ -37,23 +37,38 @@ std::string instead_of_none(const std::string& path, const std::vector<Storage::
 
 }  // namespace
 
-std::vector<Candidate> candidates(const Storage& storage) {
+std::vector<Candidate> candidates(const Storage& storage, KnownCheckpoints* known,
+                                  TaskProgress* progress) {
   std::vector<Candidate> found;
-  for (const auto& name : storage.checkpoints()) found.push_back(candidate(storage, name));
+  KnownCheckpoints none, now;
+  KnownCheckpoints& before = known ? *known : none;
+  for (const auto& name : storage.checkpoints()) {
+    if (progress && progress->cancelled) break;
+    const auto place = before.find(name);
+    found.push_back(place == before.end() ? candidate(storage, name)
+                                          : Candidate{name, place->second, ""});
+    if (found.back().defect.empty()) now[name] = found.back().created;
+    if (progress) ++progress->done;
+  }
+  before = std::move(now);
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.created > b.created; });
   return found;
 }
 
+std::vector<std::string> defects_of(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> defects;
+  for (const auto& candidate : candidates)
+    if (!candidate.defect.empty()) defects.push_back(text(candidate.name, ": ", candidate.defect));
+  return defects;
+}
+
 std::optional<std::string> choose(const Storage& storage, const std::vector<Candidate>& candidates,
                                   bool warn) {
-  std::vector<std::string> defects;
+  const auto defects = defects_of(candidates);
   std::string best;
   for (const auto& candidate : candidates)
-    if (!candidate.defect.empty())
-      defects.push_back(text(candidate.name, ": ", candidate.defect));
-    else if (best.empty())
-      best = candidate.name;
+    if (candidate.defect.empty() && best.empty()) best = candidate.name;
   require(!best.empty() || defects.empty(), ExitCode::checkpoint, "no checkpoint in ",
           storage.path(""), " can be used (", join(defects, "; "),
           "); remove them, or start anew with train.resume = \"never\"");
@@ -69,23 +84,28 @@ std::optional<std::string> newest_candidate(const Storage& storage) {
   return choose(storage, candidates(storage), true);
 }
 
-int64_t creation_time(const Storage& storage) {
+int64_t creation_time(const Storage& storage, KnownCheckpoints* known, TaskProgress* progress) {
   int64_t newest = 0;
-  for (const auto& candidate : candidates(storage)) newest = std::max(newest, candidate.created);
+  for (const auto& candidate : candidates(storage, known, progress))
+    newest = std::max(newest, candidate.created);
   return creation_time_after(newest);
 }
 
 int64_t creation_time_after(int64_t other) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::max<int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
-                           other + 1);
+  const auto created = std::max<int64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), other + 1);
+  require(created <= Manifest::latest_creation, ExitCode::checkpoint,
+          "a checkpoint that is created now would be of ", created,
+          " nanoseconds after 1970, beyond the year 2100, and no reader takes it; set the clock of "
+          "this machine, or remove the checkpoint that has such a time");
+  return created;
 }
 
 std::string local_place(const std::string& local, const std::string& folder) {
   if (local.empty()) return "";
   std::string whole = folder;
-  if (folder.find("://") == std::string::npos)
-    whole = std::filesystem::absolute(folder).lexically_normal().string();
+  if (!is_url(folder)) whole = std::filesystem::absolute(folder).lexically_normal().string();
   while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
   const Hash hash = hash_of(whole.data(), static_cast<int64_t>(whole.size()));
   return in_folder(local, to_hex(hash).substr(0, 16));
@@ -132,11 +152,12 @@ void point_latest(Storage& storage, const std::string& name) {
 std::string publish(Storage& storage, const std::string& unfinished, int64_t step) {
   const std::string name = storage.publish(unfinished, step);
   point_latest(storage, name);
-  return storage.path(name);
+  return name;
 }
 
-std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every) {
-  auto found = candidates(storage);
+std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every,
+                                         KnownCheckpoints* known, TaskProgress* progress) {
+  auto found = candidates(storage, known, progress);
   std::erase_if(found, [](const auto& candidate) { return !candidate.defect.empty(); });
   std::vector<std::string> old;
   for (size_t i = keep; i < found.size(); ++i)
@@ -145,8 +166,14 @@ std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64
   return old;
 }
 
-void delete_old(Storage& storage, int keep, int64_t keep_every) try {
-  for (const auto& name : old_checkpoints(storage, keep, keep_every)) storage.remove(name);
+void delete_old(Storage& storage, int keep, int64_t keep_every, KnownCheckpoints* known,
+                TaskProgress& progress) try {
+  for (const auto& name : old_checkpoints(storage, keep, keep_every, known, &progress)) {
+    if (progress.cancelled) return;
+    storage.remove(name);
+    if (known) known->erase(name);
+    ++progress.done;
+  }
 } catch (const std::exception& error) {
   log_warning(text("an old checkpoint was not deleted: ", error.what()));
 }

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "phalanx/checkpoint/storage.h"
+#include "phalanx/checkpoint/task.h"
 
 namespace phalanx {
 
@@ -16,8 +18,18 @@ struct Candidate {
   std::string defect;  ///< why it cannot be used; empty if it can
 };
 
-/// Every checkpoint, the newest first, the broken ones last. Reads manifests and sizes.
-std::vector<Candidate> candidates(const Storage& storage);
+/// Complete checkpoints that were read before, by name: when they were created. What is published
+/// does not change, so who saves again and again in a place reads each of them once.
+using KnownCheckpoints = std::map<std::string, int64_t>;
+
+/// Every checkpoint, the newest first, the broken ones last. Reads manifests and sizes, but not
+/// those that are `known`, which is brought up to date. A task that looks counts each of them in
+/// `progress`, and stops when it is cancelled.
+std::vector<Candidate> candidates(const Storage& storage, KnownCheckpoints* known = nullptr,
+                                  TaskProgress* progress = nullptr);
+
+/// "step-N: what is wrong with it" of the broken ones.
+std::vector<std::string> defects_of(const std::vector<Candidate>& candidates);
 
 /// The newest that is complete; none if there are no checkpoints. Broken ones are skipped, with a
 /// warning if `warn`; Error(checkpoint) that says what is wrong with each if only broken ones are
@@ -28,8 +40,9 @@ std::optional<std::string> choose(const Storage& storage, const std::vector<Cand
 std::optional<std::string> newest_candidate(const Storage& storage);
 
 /// Now; later than every checkpoint in the place, even if the clock was set back.
-int64_t creation_time(const Storage& storage);
-/// Now; later than `other`, the newest in a place.
+int64_t creation_time(const Storage& storage, KnownCheckpoints* known = nullptr,
+                      TaskProgress* progress = nullptr);
+/// Now; later than `other`, the newest in a place. Error(checkpoint) if no manifest may say so.
 int64_t creation_time_after(int64_t other);
 
 /// Where the checkpoints of `folder` lie in `local`, a folder of this host that other runs may name
@@ -44,7 +57,7 @@ void refuse_unfinished(const std::string& path, const std::vector<Storage::Item>
 /// run's folder. Error(checkpoint) if there is none.
 std::string resolve_checkpoint(const std::string& path);
 
-/// Makes the finished folder the checkpoint of `step`; then `latest`. Returns its path.
+/// Makes the finished folder the checkpoint of `step`; then `latest`. Returns its name.
 std::string publish(Storage& storage, const std::string& unfinished, int64_t step);
 
 /// Makes `latest` say `name`, for people and scripts. Never throws: the checkpoint is complete, so
@@ -53,10 +66,13 @@ void point_latest(Storage& storage, const std::string& name);
 
 /// All but the newest `keep` complete checkpoints and, unless it is 0, those of every
 /// `keep_every`-th step.
-std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every);
+std::vector<std::string> old_checkpoints(const Storage& storage, int keep, int64_t keep_every,
+                                         KnownCheckpoints* known = nullptr,
+                                         TaskProgress* progress = nullptr);
 
 /// Deletes old_checkpoints(). Never throws: what cannot be deleted is a warning.
-void delete_old(Storage& storage, int keep, int64_t keep_every);
+void delete_old(Storage& storage, int keep, int64_t keep_every, KnownCheckpoints* known,
+                TaskProgress& progress);
 
 /// Removes what killed saves left.
 void remove_unfinished(Storage& storage);

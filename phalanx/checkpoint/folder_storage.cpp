@@ -15,15 +15,10 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view temporary = ".tmp-";
 
-std::string parent_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 class FolderWriter final : public OutputFile {
  public:
   explicit FolderWriter(const std::string& path)
-      : OutputFile(path, ExitCode::checkpoint), folder_(parent_of(path)) {}
+      : OutputFile(path, ExitCode::checkpoint), folder_(folder_of(path)) {}
   void finish() override {
     OutputFile::finish();
     sync_folder(folder_, ExitCode::checkpoint);
@@ -46,7 +41,7 @@ std::unique_ptr<Reader> FolderStorage::open(const std::string& name) const {
 }
 
 std::unique_ptr<Writer> FolderStorage::create(const std::string& name) {
-  const std::string whole = path(name), parent = parent_of(whole);
+  const std::string whole = path(name), parent = folder_of(whole);
   std::error_code ignored;
   if (!fs::is_directory(parent, ignored)) make_folder(parent, ExitCode::checkpoint);
   return std::make_unique<FolderWriter>(whole);

@@ -71,12 +71,6 @@ std::vector<Round> rounds_of(const std::vector<const Whole*>& tensors, int64_t b
   return rounds;
 }
 
-at::Tensor view_of(at::Tensor tensor, const Box& holder, const Box& box) {
-  for (size_t dim = 0; dim < box.size.size(); ++dim)
-    tensor = tensor.narrow(int64_t(dim), box.offset[dim] - holder.offset[dim], box.size[dim]);
-  return tensor;
-}
-
 // The pieces of a round that lie on `rank`, in an order that both ends know.
 template <class Use>
 int64_t for_each_piece_of(const Round& round, int rank, const Use& use) {
@@ -110,37 +104,27 @@ class Mover {
   }
   const void* data() const { return slices_.const_data_ptr(); }
 
-  void collect(const Round& round) {
-    copy_own(round, true);
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      const int64_t bytes = bytes_of(round, rank);
-      if (bytes == 0) continue;
-      if (world_.rank() == rank) {
-        pack(round, rank, true, true);
-        send(bytes, 0);
-      } else if (world_.rank() == 0) {
-        receive(bytes, rank);
-        pack(round, rank, false, false);
-      }
-    }
-  }
-
-  void distribute(const Round& round) {
-    copy_own(round, false);
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      const int64_t bytes = bytes_of(round, rank);
-      if (bytes == 0) continue;
-      if (world_.rank() == 0) {
-        pack(round, rank, true, false);
-        send(bytes, rank);
-      } else if (world_.rank() == rank) {
-        receive(bytes, 0);
-        pack(round, rank, false, true);
-      }
-    }
-  }
+  void collect(const Round& round) { move(round, true); }
+  void distribute(const Round& round) { move(round, false); }
 
  private:
+  void move(const Round& round, bool to_first) {
+    const bool first = world_.rank() == 0;
+    copy_own(round, to_first);
+    for (int rank = 1; rank < world_.size(); ++rank) {
+      const int64_t bytes = bytes_of(round, rank);
+      if (bytes == 0 || (!first && world_.rank() != rank)) continue;
+      const int other = first ? rank : 0;
+      if (first == to_first) {
+        receive(bytes, other);
+        pack(round, rank, false, !first);
+      } else {
+        pack(round, rank, true, !first);
+        send(bytes, other);
+      }
+    }
+  }
+
   static at::Tensor elements(const at::Tensor& buffer, Dtype dtype, int64_t offset,
                              const std::vector<int64_t>& shape) {
     return buffer.narrow(0, offset, element_count(shape) * size_of(dtype))
@@ -226,6 +210,25 @@ Source open_fitting(const std::string& path, const Signatures& wanted,
   return source;
 }
 
+// The file's tensors in its order, and in `tensors` by name who sends which boxes of them.
+std::vector<TensorInfo> plan_file(const SavePlan& plan, std::optional<Dtype> dtype,
+                                  std::map<std::string, Whole>& tensors) {
+  std::vector<Whole*> by_entry;
+  std::vector<TensorInfo> infos;
+  for (const ManifestEntry& entry : plan.entries) {
+    const std::string name = part_name(entry, whole_box(entry.shape));
+    const bool converts = dtype && is_floating_point(entry.dtype);
+    tensors[name] = {converts ? *dtype : entry.dtype, entry.shape, {}};
+    by_entry.push_back(&tensors[name]);
+    infos.push_back({name, tensors[name].dtype, entry.shape, 0, 0});
+  }
+  for (const PlannedPart& part : plan.parts)
+    by_entry[part.entry]->held.push_back({part.writer, part.own_entry, part.own_part,
+                                          plan.entries[part.entry].parts[part.part].box});
+  wide_first(infos);
+  return infos;
+}
+
 }  // namespace
 
 void save_full(Communicator& world, std::span<const StateEntry> entries, const std::string& path,
@@ -234,22 +237,7 @@ void save_full(Communicator& world, std::span<const StateEntry> entries, const s
   check_buffer(options.buffer_bytes);
   const SavePlan plan = plan_save(agree(world, "plan", [&] { return describe_entries(entries); }));
   std::map<std::string, Whole> tensors;
-  std::vector<Whole*> by_entry;
-  std::vector<TensorInfo> infos;
-  for (const ManifestEntry& entry : plan.entries) {
-    const bool converts = options.dtype && is_floating_point(entry.dtype);
-    const std::string name = part_name(entry, whole_box(entry.shape));
-    Whole& tensor = tensors[name];
-    tensor.dtype = converts ? *options.dtype : entry.dtype;
-    tensor.shape = entry.shape;
-    by_entry.push_back(&tensor);
-    infos.push_back({name, tensor.dtype, entry.shape, 0, 0});
-  }
-  for (const PlannedPart& part : plan.parts)
-    by_entry[part.entry]->held.push_back({part.writer, part.own_entry, part.own_part,
-                                          plan.entries[part.entry].parts[part.part].box});
-
-  wide_first(infos);  // the order of the file
+  const std::vector<TensorInfo> infos = plan_file(plan, options.dtype, tensors);
   std::vector<const Whole*> order;
   for (const TensorInfo& info : infos) order.push_back(&tensors.at(info.name));
   std::unique_ptr<HuggingFaceWriter> writer;

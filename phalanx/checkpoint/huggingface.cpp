@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
@@ -129,17 +128,6 @@ void add_file(Source& source, const std::string& file,
                      " does not list them"));
 }
 
-void check_names(Source& source) {
-  auto& entries = source.manifest.entries;
-  const auto key = [](const auto& entry) { return std::tie(entry.name, entry.role); };
-  std::sort(entries.begin(), entries.end(),
-            [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  for (size_t i = 1; i < entries.size(); ++i)
-    require(key(entries[i - 1]) != key(entries[i]), ExitCode::checkpoint, source.path, " holds ",
-            entries[i].name, " twice (in ", entries[i - 1].parts[0].file, " and ",
-            entries[i].parts[0].file, ", with or without \"transformer.\")");
-}
-
 }  // namespace
 
 bool holds_huggingface(const std::vector<Storage::Item>& items) {
@@ -168,7 +156,7 @@ Source read_huggingface(std::shared_ptr<Storage> storage, const std::string& fil
     plan.files[file];
   if (plan.has_index) source.index = storage->path(index_name);
   for (const auto& [name, listed] : plan.files) add_file(source, name, listed, model_type);
-  check_names(source);
+  sort_entries(source.manifest, source.path);  // with or without "transformer." is one name
   return source;
 }
 

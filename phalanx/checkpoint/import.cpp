@@ -1,8 +1,5 @@
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <tuple>
-
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/export.h"
@@ -20,10 +17,7 @@ using Tensors = std::vector<const ManifestEntry*>;
 
 Tensors by_name(const Source& source) {
   Tensors tensors;
-  for (const ManifestEntry& entry : source.manifest.entries) tensors.push_back(&entry);
-  std::sort(tensors.begin(), tensors.end(), [](const auto* a, const auto* b) {
-    return std::tie(a->name, a->role) < std::tie(b->name, b->role);
-  });
+  for (const auto& [key, entry] : by_key(source.manifest)) tensors.push_back(entry);
   return tensors;
 }
 
@@ -83,7 +77,7 @@ std::string import_checkpoint(const Source& source, const std::string& folder,
     manifest.created = creation_time(*storage);
     require_sizes(*storage, unfinished, manifest);  // nobody has cleaned up here meanwhile
     write_manifest(*storage, unfinished, to_json(manifest), {}, progress);
-    return publish(*storage, unfinished, run.step);
+    return storage->path(publish(*storage, unfinished, run.step));
   } catch (...) {
     try {
       storage->remove(unfinished);

@@ -25,27 +25,15 @@ std::unique_ptr<Storage> open_by_all(Communicator& world, const std::string& pat
   return storage;
 }
 
-// What is wrong with the contents of a checkpoint, each rank reading a share; the same on all.
-std::string damage(Communicator& world, const Storage& storage, const std::string& folder,
-                   const Manifest& manifest) {
-  auto told = agree(
-      world, "verify",
-      [&] {
-        return join(content_defects(storage, folder, manifest, world.rank(), world.size()), "; ");
-      },
-      disk_deadline);
-  std::erase(told, "");
-  return join(told, "; ");
-}
-
 // The manifest as rank 0 reads it, on all ranks.
 Manifest read_by_one(Communicator& world, const Storage& storage, const std::string& folder) {
   const std::string path = storage.path(in_folder(folder, "manifest.json"));
-  const std::string json_text = agree_with_first(world, "manifest", [&] {
-    std::string read = read_manifest_text(storage, folder);
-    require_sizes(storage, folder, parse_manifest(read, path));
-    return read;
-  });
+  const auto read = [&] {
+    std::string json_text = read_manifest_text(storage, folder);
+    require_sizes(storage, folder, parse_manifest(json_text, path));
+    return json_text;
+  };
+  const std::string json_text = agree_with_first(world, "manifest", read, disk_deadline);
   return parse_manifest(json_text, path);
 }
 
@@ -81,6 +69,20 @@ void require_roles(const std::set<std::string>& roles, const Signatures& wanted,
             join(std::vector(there.begin(), there.end())));
 }
 
+// `misfit` is what this rank says; told to all, since each has its own options.
+void require_fit(Communicator& world, const std::string& path,
+                 const std::function<std::string()>& misfit) {
+  const auto misfits = agree(world, "fit", misfit);
+  const bool same = std::all_of(misfits.begin(), misfits.end(),
+                                [&](const auto& other) { return other == misfits[0]; });
+  for (size_t rank = 0; rank < misfits.size(); ++rank)
+    require(misfits[rank].empty(), ExitCode::checkpoint, same ? "" : text("rank ", rank, ": "),
+            "checkpoint ", path, " does not fit this run: ", misfits[rank],
+            " (`phalanx ckpt inspect ", path,
+            "` lists what it has; allow_missing and allow_unexpected of [checkpoint] let tensors "
+            "differ)");
+}
+
 void expect_file_of_rank_zero(const Storage& storage, const std::string& name) {
   try {
     storage.open(name);
@@ -97,7 +99,7 @@ RunState load_checkpoint(Communicator& world, const std::string& path,
   const auto storage = open_by_all(world, path);
   const Manifest manifest = read_by_one(world, *storage, "");
   if (options.verify_hashes) {
-    const std::string damaged = damage(world, *storage, "", manifest);
+    const std::string damaged = content_defect(world, *storage, "", manifest);
     require(damaged.empty(), ExitCode::checkpoint, damaged);
   }
   load_entries(world, *storage, "", manifest, entries, options);
@@ -110,33 +112,28 @@ void load_entries(Communicator& world, const Storage& storage, const std::string
   const auto chosen = [&](const std::string& role) {
     return options.roles.empty() || options.roles.contains(role);
   };
-  std::vector<StateEntry> mine;
-  for (const auto& entry : entries)
+  std::vector<StateEntry> mine, told;  // buffers are told of even if they are not chosen
+  for (const auto& entry : entries) {
     if (chosen(entry.role)) mine.push_back(entry);
-  const auto descriptions = agree(world, "wanted", [&] { return describe_entries(mine); });
-  const Signatures wanted = wanted_by_all(descriptions);
-  std::set<std::string> buffers;  // chosen or not
-  for (const auto& entry : entries)
-    if (entry.role == "buffer") buffers.insert(entry.name);
+    if (chosen(entry.role) || entry.role == "buffer") told.push_back(entry);
+  }
+  Signatures wanted =
+      wanted_by_all(agree(world, "wanted", [&] { return describe_entries(told, false); }));
+  std::set<std::string> buffers;
+  for (const auto& [key, signature] : wanted)
+    if (key.second == "buffer") buffers.insert(key.first);
+  std::erase_if(
+      wanted, [&](const auto& item) { return item.first.second == "buffer" && !chosen("buffer"); });
   const auto by_key = saved_tensors(manifest, buffers);
   Signatures saved;
   for (const auto& [key, entry] : by_key)
     if (chosen(key.second)) saved[key] = {entry->dtype, entry->shape};
   const Fit fit = compare(saved, wanted, options);
   const std::string path = storage.path(folder);
-  // Told to all, since each rank has its own options.
-  const auto misfits = agree(world, "fit", [&] {
+  require_fit(world, path, [&] {
     require_roles(options.roles, wanted, entries);
     return fit.misfit;
   });
-  const bool same = std::all_of(misfits.begin(), misfits.end(),
-                                [&](const auto& misfit) { return misfit == misfits[0]; });
-  for (size_t rank = 0; rank < misfits.size(); ++rank)
-    require(misfits[rank].empty(), ExitCode::checkpoint, same ? "" : text("rank ", rank, ": "),
-            "checkpoint ", path, " does not fit this run: ", misfits[rank],
-            " (`phalanx ckpt inspect ", path,
-            "` lists what it has; allow_missing and allow_unexpected of [checkpoint] let tensors "
-            "differ)");
   if (world.rank() == 0 && !fit.notes.empty())
     log_info(text("loading ", path, ": ", join(fit.notes, "; ")));
 
@@ -172,7 +169,7 @@ void prepare_checkpoints(Communicator& world, const std::string& folder, bool sh
     return std::string();
   };
   try {
-    agree(world, "folder", check);
+    agree(world, "folder", check, disk_deadline);
   } catch (...) {
     if (world.rank() == 0) try {
         remove();
@@ -180,7 +177,7 @@ void prepare_checkpoints(Communicator& world, const std::string& folder, bool sh
       }
     throw;
   }
-  agree_with_first(world, "folder", remove);
+  agree_with_first(world, "folder", remove, disk_deadline);
 }
 
 std::optional<std::string> newest_checkpoint(Communicator& world, const std::string& folder,
@@ -190,8 +187,8 @@ std::optional<std::string> newest_checkpoint(Communicator& world, const std::str
   for (Candidate& candidate : found) {
     if (!candidate.defect.empty()) continue;
     if (options.verify_hashes)
-      candidate.defect =
-          damage(world, *storage, candidate.name, read_by_one(world, *storage, candidate.name));
+      candidate.defect = content_defect(world, *storage, candidate.name,
+                                        read_by_one(world, *storage, candidate.name));
     if (candidate.defect.empty()) break;
   }
   const auto newest = choose(*storage, found, world.rank() == 0);

@@ -1,6 +1,7 @@
 #include "phalanx/checkpoint/lock.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
+#include "phalanx/checkpoint/storage.h"
 
 namespace phalanx {
 namespace {
@@ -34,12 +36,25 @@ std::string owner(int file) {
   return count > 0 ? std::string(told.data(), static_cast<size_t>(count)) : "owner unknown";
 }
 
+// In a folder of a group each user's file may be closed to the others.
+std::string of_another_user(const std::string& path) {
+  struct stat there{};
+  if (stat(path.c_str(), &there) != 0) return "";
+  const passwd* user = getpwuid(there.st_uid);
+  return text("; the file is ", user ? user->pw_name : text("user ", there.st_uid),
+              "'s: remove it when no run of theirs saves there any more, or name another folder");
+}
+
 }  // namespace
 
 FolderLock::FolderLock(const std::string& folder) {
   const std::string path = folder + "/.lock";
   file_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  require(file_.open(), ExitCode::checkpoint, "cannot open ", path, ": ", std::strerror(errno));
+  if (!file_.open()) {
+    const int error = errno;
+    fail(ExitCode::checkpoint, "cannot open ", path, ": ", std::strerror(error),
+         error == EACCES ? of_another_user(path) : "");
+  }
   struct flock wanted{};
   wanted.l_type = F_WRLCK;
   wanted.l_whence = SEEK_SET;
@@ -65,8 +80,6 @@ FolderLock::FolderLock(const std::string& folder) {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_url(const std::string& where) { return where.find("://") != std::string::npos; }
 
 // `where` and its parents, as far as they are not there.
 std::vector<std::string> absent_folders(const std::string& where) {

@@ -43,14 +43,10 @@ RunState parse_run(const json& fields) {
 }
 
 Dtype parse_dtype(const std::string& wanted) {
-  for (Dtype dtype : {Dtype::float64, Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::int64,
-                      Dtype::int32, Dtype::int16, Dtype::uint8})
-    if (wanted == name(dtype)) return dtype;
-  fail(ExitCode::checkpoint, "element type ", wanted, " is not known");
+  const auto known = dtype_named(&DtypeRow::name, wanted);
+  require(known.has_value(), ExitCode::checkpoint, "element type ", wanted, " is not known");
+  return *known;
 }
-
-// 2100-01-01: a later time of creation is none, and would make every later checkpoint the older.
-constexpr int64_t latest_creation = 4'102'444'800'000'000'000;
 
 // The sum of numbers that are not negative.
 void add(int64_t& sum, int64_t bytes, const char* of) {
@@ -108,26 +104,48 @@ Manifest parse(const json& fields) {
           " is not the one that this program reads, ", Manifest::format_version);
   manifest.run = parse_run(fields.at("run"));
   manifest.created = fields.at("created").get<int64_t>();
-  require(manifest.created >= 0 && manifest.created <= latest_creation, ExitCode::checkpoint,
-          "it says that it was created ", manifest.created, " nanoseconds after 1970");
+  require(manifest.created >= 0 && manifest.created <= Manifest::latest_creation,
+          ExitCode::checkpoint, "it says that it was created ", manifest.created,
+          " nanoseconds after 1970");
   manifest.files = fields.at("files").get<std::map<std::string, int64_t>>();
   for (const auto& [file, bytes] : manifest.files)
     require(is_plain_name(file) && bytes >= 0, ExitCode::checkpoint, "'", file,
             "' is no name of a file in the checkpoint's folder");
   int64_t in_files = 0, in_tensors = 0;
   for (const auto& [file, bytes] : manifest.files) add(in_files, bytes, "its files");
-  std::set<std::pair<std::string, std::string>> seen;
+  std::set<TensorKey> seen;
   for (const json& entry : fields.at("tensors")) {
     manifest.entries.push_back(parse_entry(entry, manifest.files));
     const auto& last = manifest.entries.back();
     add(in_tensors, element_count(last.shape) * size_of(last.dtype), "its tensors");
-    require(seen.emplace(last.name, last.role).second, ExitCode::checkpoint, last.name, " (",
-            last.role, ") is listed twice");
+    require(seen.insert(key(last)).second, ExitCode::checkpoint, last.name, " (", last.role,
+            ") is listed twice");
   }
   return manifest;
 }
 
 }  // namespace
+
+std::map<TensorKey, const ManifestEntry*> by_key(const Manifest& manifest) {
+  std::map<TensorKey, const ManifestEntry*> entries;
+  for (const auto& entry : manifest.entries) entries[key(entry)] = &entry;
+  return entries;
+}
+
+void sort_entries(Manifest& manifest, const std::string& path) {
+  auto& entries = manifest.entries;
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return key(a) < key(b); });
+  const auto twice = std::adjacent_find(entries.begin(), entries.end(),
+                                        [](auto& a, auto& b) { return key(a) == key(b); });
+  if (twice == entries.end()) return;
+  std::set<std::string> files;
+  for (auto each = twice; each != entries.end() && key(*each) == key(*twice); ++each)
+    for (const auto& part : each->parts) files.insert(part.file);
+  fail(ExitCode::checkpoint, path, " holds ", twice->name, " (", twice->role, ") twice (in ",
+       join(std::vector(files.begin(), files.end())),
+       "), perhaps with and without a prefix such as \"transformer.\": remove one of them");
+}
 
 std::string to_json(const Manifest& manifest) {
   json tensors = json::array();

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -43,14 +44,26 @@ struct ManifestEntry {
   std::vector<Part> parts;
 };
 
+using TensorKey = std::pair<std::string, std::string>;  ///< name, role
+
+inline TensorKey key(const ManifestEntry& entry) { return {entry.name, entry.role}; }
+
 /// `manifest.json`, format version 1 (docs/checkpoint.md).
 struct Manifest {
   static constexpr int format_version = 1;
+  /// 2100-01-01: a later `created` is none, and would make every later checkpoint the older.
+  static constexpr int64_t latest_creation = 4'102'444'800'000'000'000;
   RunState run;
   int64_t created = 0;  ///< nanoseconds since 1970; of two checkpoints the larger is the newer
   std::map<std::string, int64_t> files;  ///< name to bytes
   std::vector<ManifestEntry> entries;    ///< by name, then role
 };
+
+/// The entries by their keys.
+std::map<TensorKey, const ManifestEntry*> by_key(const Manifest& manifest);
+
+/// Sorts the entries by key. Error(checkpoint) if `path`, where they were found, has one twice.
+void sort_entries(Manifest& manifest, const std::string& path);
 
 std::string to_json(const Manifest& manifest);
 

@@ -1,21 +1,10 @@
 #include "phalanx/checkpoint/new_folder.h"
 
-#include <filesystem>
 #include <random>
 
 #include "phalanx/base/error.h"
 
 namespace phalanx {
-namespace {
-
-bool is_url(const std::string& path) { return path.find("://") != std::string::npos; }
-
-std::string folder_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
-}  // namespace
 
 NewFolder::NewFolder(const std::string& path) : path_(path) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();

@@ -100,7 +100,8 @@ class PickleMachine {
   }
   void make_stack_global() {
     const Ref name = pop(), module = pop();
-    make_global(out_.text(module, "the name of a module"), out_.text(name, "a name"));
+    const std::string whole_module = out_.text(module, "the name of a module");
+    make_global(whole_module, out_.text(name, "a name"));
   }
 
   void make_object(Ref arguments, Ref callee) {

@@ -34,7 +34,7 @@ struct Tensor {
   std::map<BoxKey, Held> boxes;
 };
 
-using Tensors = std::map<std::pair<std::string, std::string>, Tensor>;  // by name and role
+using Tensors = std::map<TensorKey, Tensor>;
 
 void add_entry(Tensors& tensors, int rank, size_t index, const json& fields) {
   const std::string tensor_name = fields[0].get<std::string>(), role = fields[1].get<std::string>();
@@ -53,7 +53,7 @@ void add_entry(Tensors& tensors, int rank, size_t index, const json& fields) {
   }
 }
 
-ManifestEntry manifest_entry(const std::pair<std::string, std::string>& key, const Tensor& tensor) {
+ManifestEntry manifest_entry(const TensorKey& key, const Tensor& tensor) {
   ManifestEntry entry{key.first, key.second, tensor.dtype, tensor.shape, {}};
   std::vector<Box> boxes;
   for (const auto& [box, held] : tensor.boxes) {
@@ -101,23 +101,26 @@ void assign(std::vector<std::pair<PlannedPart, const Held*>>& items,
 
 }  // namespace
 
-std::string describe_entries(std::span<const StateEntry> entries) {
+std::string describe_entries(std::span<const StateEntry> entries, bool boxes) {
   json described = json::array();
   for (const auto& entry : entries) {
-    json boxes = json::array();
+    json told = json::array();
     for (const auto& part : entry.parts) {
       require(dtype_of(part.local) == entry.dtype && part.local.sizes() == part.box.size,
               ExitCode::checkpoint, "the tensor of ", entry.name, " (", entry.role, ") ",
               to_string(part.box), " has shape ", shape_string(part.local.sizes().vec()),
               " and type ", name(dtype_of(part.local)), ", wanted ", shape_string(part.box.size),
               " and ", name(entry.dtype));
+      require(!part.local.is_neg(), ExitCode::checkpoint, entry.name, " (", entry.role,
+              ") is a view with turned signs, whose bytes are not its values; keep its "
+              "resolve_neg() instead");
       require(part.box.offset.size() == entry.global_shape.size(), ExitCode::checkpoint, entry.name,
               " (", entry.role, ") has ", entry.global_shape.size(), " dimensions, its box ",
               to_string(part.box), " has ", part.box.offset.size());
-      boxes.push_back({part.box.offset, part.box.size});
+      if (boxes) told.push_back({part.box.offset, part.box.size});
     }
     described.push_back(
-        {entry.name, entry.role, static_cast<int>(entry.dtype), entry.global_shape, boxes});
+        {entry.name, entry.role, static_cast<int>(entry.dtype), entry.global_shape, told});
   }
   const std::vector<uint8_t> bytes = json::to_cbor(described);
   return {bytes.begin(), bytes.end()};

@@ -8,8 +8,9 @@
 
 namespace phalanx {
 
-/// What one rank tells the others about its entries: all but the tensors. CBOR.
-std::string describe_entries(std::span<const StateEntry> entries);
+/// What one rank tells the others about its entries: all but the tensors, and without `boxes` not
+/// which parts of them it has. CBOR. Error(checkpoint) if an entry and its tensors disagree.
+std::string describe_entries(std::span<const StateEntry> entries, bool boxes = true);
 
 /// A part of a saved tensor and the rank that writes it.
 struct PlannedPart {

@@ -138,10 +138,7 @@ std::vector<Transfer> transfers_of(const ReadJob& job) {
     for (const auto& saved : job.saved->parts) {
       const auto common = intersection(wanted.box, saved.box);
       if (!common || element_count(common->size) == 0) continue;
-      at::Tensor to = wanted.local.detach();
-      for (size_t dim = 0; dim < common->size.size(); ++dim)
-        to = to.narrow(static_cast<int64_t>(dim), common->offset[dim] - wanted.box.offset[dim],
-                       common->size[dim]);
+      at::Tensor to = view_of(wanted.local.detach(), wanted.box, *common);
       filled += to.numel();
       transfers.push_back({&saved, scalar_type(job.saved->dtype), *common, std::move(to)});
     }
@@ -154,9 +151,11 @@ std::vector<Transfer> transfers_of(const ReadJob& job) {
 
 }  // namespace
 
-void read_parts(const Storage& storage, const std::string& folder,
-                const std::vector<ReadJob>& jobs) {
+void read_parts(const Storage& storage, const std::string& folder, const std::vector<ReadJob>& jobs,
+                ReadCache* cache) {
   at::NoGradGuard no_grad;
+  ReadCache own;
+  auto& [open, file, staging] = cache ? *cache : own;
   std::vector<Transfer> transfers;
   for (const auto& job : jobs) {
     require(convertible(job.saved->dtype, job.wanted->dtype), ExitCode::checkpoint,
@@ -169,14 +168,11 @@ void read_parts(const Storage& storage, const std::string& folder,
   std::stable_sort(transfers.begin(), transfers.end(), [](const auto& a, const auto& b) {
     return std::tie(a.part->file, a.part->offset) < std::tie(b.part->file, b.part->offset);
   });
-  std::unique_ptr<Reader> file;
-  std::string open;
-  at::Tensor staging;
   for (const auto& transfer : transfers) {
     const auto& part = *transfer.part;
     if (!file || open != part.file) {
+      file = storage.open(in_folder(folder, part.file));
       open = part.file;
-      file = storage.open(in_folder(folder, open));
     }
     const auto strides = part.strides.empty() ? row_major_strides(part.box.size) : part.strides;
     read_box(*file, transfer, strides, transfer.box, transfer.to, staging);

@@ -89,16 +89,6 @@ bool worth_another_attempt(const S3Response& response) {
   return response.status == 408 || code == "RequestTimeout" || code == "OperationAborted";
 }
 
-class HeaderList {
- public:
-  ~HeaderList() { curl_slist_free_all(list_); }
-  void add(const std::string& line) { list_ = curl_slist_append(list_, line.c_str()); }
-  curl_slist* get() const { return list_; }
-
- private:
-  curl_slist* list_ = nullptr;
-};
-
 }  // namespace
 
 void set_s3_patience(const S3Patience& patience) { current_patience = patience; }
@@ -110,6 +100,16 @@ bool S3Response::server_in_trouble() const {
   const std::string said = code();
   return said == "InternalError" || said == "SlowDown" || said == "ServiceUnavailable";
 }
+
+class S3Client::HeaderList {
+ public:
+  ~HeaderList() { curl_slist_free_all(list_); }
+  void add(const std::string& line) { list_ = curl_slist_append(list_, line.c_str()); }
+  curl_slist* get() const { return list_; }
+
+ private:
+  curl_slist* list_ = nullptr;
+};
 
 // Handles that are not in use; each keeps its connection open.
 struct S3Client::Connections {
@@ -169,15 +169,11 @@ std::string S3Client::url(const S3Request& request) const {
   return url;
 }
 
-S3Response S3Client::attempt(const S3Request& request) const {
-  const std::string where = url(request);
-  CURL* handle = connections_->take();
-  Exchange exchange{handle, &request, {}, false};
-  HeaderList headers;
+void S3Client::configure(CURL* handle, const S3Request& request, HeaderList& headers) const {
   const auto set = [handle](CURLoption option, auto value) {
     curl_easy_setopt(handle, option, value);
   };
-  set(CURLOPT_URL, where.c_str());
+  set(CURLOPT_URL, url(request).c_str());
   set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -202,16 +198,23 @@ S3Response S3Client::attempt(const S3Request& request) const {
       text(request.range_begin, "-", request.range_begin + request.range_bytes - 1);
   if (request.range_bytes > 0) set(CURLOPT_RANGE, range.c_str());
   set(CURLOPT_HTTPHEADER, headers.get());
-  set(CURLOPT_WRITEFUNCTION, on_body);
-  set(CURLOPT_WRITEDATA, &exchange);
-  set(CURLOPT_HEADERFUNCTION, on_header);
-  set(CURLOPT_HEADERDATA, &exchange);
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(patience_.connect.count()));
   set(CURLOPT_TIMEOUT_MS, static_cast<long>(patience_.attempt.count()));
   set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
   set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(patience_.stalled.count()));
+}
+
+S3Response S3Client::attempt(const S3Request& request) const {
+  CURL* handle = connections_->take();
+  Exchange exchange{handle, &request, {}, false};
+  HeaderList headers;
+  configure(handle, request, headers);
+  curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
+  curl_easy_setopt(handle, CURLOPT_WRITEDATA, &exchange);
+  curl_easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_header);
+  curl_easy_setopt(handle, CURLOPT_HEADERDATA, &exchange);
   char reason[CURL_ERROR_SIZE] = "";
-  set(CURLOPT_ERRORBUFFER, reason);
+  curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, reason);
   const CURLcode code = curl_easy_perform(handle);
   S3Response& response = exchange.response;
   curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &response.status);

@@ -67,6 +67,8 @@ class S3Client {
 
  private:
   struct Connections;
+  class HeaderList;
+  void configure(void* handle, const S3Request& request, HeaderList& headers) const;  // of curl
   S3Response attempt(const S3Request& request) const;
   std::string url(const S3Request& request) const;
   std::string advice(const S3Response& response) const;

@@ -12,30 +12,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::pair<Dtype, const char*> dtype_names[] = {
-    {Dtype::float64, "F64"}, {Dtype::float32, "F32"}, {Dtype::bfloat16, "BF16"},
-    {Dtype::float16, "F16"}, {Dtype::int64, "I64"},   {Dtype::int32, "I32"},
-    {Dtype::int16, "I16"},   {Dtype::uint8, "U8"}};
-
-const char* safetensors_name(Dtype dtype) {
-  for (auto [known, name] : dtype_names)
-    if (known == dtype) return name;
-  return "?";
-}
-
 // A good file all the same: an error without "damaged".
 struct UnreadType {
   std::string sentence;
 };
 
 Dtype safetensors_dtype(const std::string& tensor, const std::string& name) {
-  std::vector<std::string> read;
-  for (auto [known, known_name] : dtype_names) {
-    if (name == known_name) return known;
-    read.emplace_back(known_name);
-  }
-  throw UnreadType{
-      text("tensor ", tensor, " holds elements of type ", name, "; ", join(read), " are read")};
+  const auto known = dtype_named(&DtypeRow::safetensors, name);
+  if (!known)
+    throw UnreadType{text("tensor ", tensor, " holds elements of type ", name, "; ",
+                          join(dtype_names(&DtypeRow::safetensors)), " are read")};
+  return *known;
 }
 
 // A tensor whose type may be unknown is only asked for its place.
@@ -68,7 +55,7 @@ std::string safetensors_header(std::vector<TensorInfo>& tensors,
   header["__metadata__"] = metadata;
   int64_t end = 0;
   for (TensorInfo& tensor : tensors) {
-    header[tensor.name] = {{"dtype", safetensors_name(tensor.dtype)},
+    header[tensor.name] = {{"dtype", row_of(tensor.dtype).safetensors},
                            {"shape", tensor.shape},
                            {"data_offsets", {end, end + tensor.bytes}}};
     tensor.offset = end;

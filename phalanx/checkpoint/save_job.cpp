@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "phalanx/base/error.h"
-#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/verify.h"
 
 namespace phalanx {
@@ -15,22 +14,22 @@ std::string SaveJob::write(TaskProgress& progress) {
   return to_bytes(report);
 }
 
-void SaveJob::make_manifest() {
+void SaveJob::make_manifest(TaskProgress& progress) {
   manifest = finish_manifest(*plan, reports, run);
-  manifest.created =
-      created_before > 0 ? creation_time_after(created_before) : creation_time(*folder);
-  if (local) manifest.created = std::max(manifest.created, creation_time(*local));
+  manifest.created = creation_time(*folder, &known, &progress);
+  if (local)
+    manifest.created = std::max(manifest.created, creation_time(*local, nullptr, &progress));
 }
 
 std::string SaveJob::publish_local(TaskProgress& progress) {
-  make_manifest();
+  make_manifest(progress);
   if (!size_defects(*local, local_unfinished, manifest).empty()) return "";
   write_manifest(*local, local_unfinished, to_json(manifest), write_options(), progress);
   if (progress.cancelled) return "";  // another save may be on its way by now
-  const std::string path = publish(*local, local_unfinished, run.step);
+  const std::string name = publish(*local, local_unfinished, run.step);
   local_unfinished.clear();
-  delete_old(*local, 1, 0);
-  return path;
+  delete_old(*local, 1, 0, nullptr, progress);
+  return name;
 }
 
 std::string SaveJob::copy(TaskProgress& progress) {
@@ -43,14 +42,14 @@ std::string SaveJob::copy(TaskProgress& progress) {
 }
 
 std::string SaveJob::publish_folder(TaskProgress& progress) {
-  if (!local) make_manifest();
+  if (!local) make_manifest(progress);
   write_manifest(*folder, unfinished, to_json(manifest), write_options(), progress);
   if (progress.cancelled) return "";
-  const std::string path = publish(*folder, unfinished, run.step);
+  const std::string name = publish(*folder, unfinished, run.step);
   unfinished.clear();
-  if (options.keep > 0 && !progress.cancelled)
-    delete_old(*folder, options.keep, options.keep_every);
-  return path;
+  known[name] = manifest.created;
+  if (options.keep > 0) delete_old(*folder, options.keep, options.keep_every, &known, progress);
+  return name;
 }
 
 void SaveJob::discard() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/plan.h"
 #include "phalanx/checkpoint/saver.h"
 #include "phalanx/checkpoint/state_file.h"
@@ -26,17 +27,17 @@ struct SaveJob {
   std::string unfinished, local_unfinished;  // folders that are written; "": none
   std::string local_name;                    // what is copied from the local folder
   std::vector<std::string> reports;          // of every rank's file
-  int64_t created_before = 0;                // of the newest in the folder; 0: to be read there
+  KnownCheckpoints known;                    // rank 0: of the folder
   Manifest manifest;
 
   /// This rank's file, into the local folder if there is one; returns its report.
   std::string write(TaskProgress& progress);
-  /// Rank 0: makes the local folder a checkpoint if all ranks wrote on this host; its path, else
+  /// Rank 0: makes the local folder a checkpoint if all ranks wrote on this host; its name, else
   /// "".
   std::string publish_local(TaskProgress& progress);
   /// This rank's file, from the local folder to the shared one.
   std::string copy(TaskProgress& progress);
-  /// Rank 0: makes the folder a checkpoint, deletes old ones; its path.
+  /// Rank 0: makes the folder a checkpoint, deletes old ones; its name.
   std::string publish_folder(TaskProgress& progress);
   /// What is left where the local folder did not become a checkpoint. Ranks of a host may meet
   /// here.
@@ -46,7 +47,7 @@ struct SaveJob {
 
  private:
   WriteOptions write_options() const { return {options.verify_after_save, options.retry_pause}; }
-  void make_manifest();
+  void make_manifest(TaskProgress& progress);
 };
 
 }  // namespace phalanx

@@ -9,7 +9,6 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/agree.h"
-#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/plan.h"
 #include "phalanx/checkpoint/save_job.h"
@@ -30,6 +29,7 @@ void check_run(const RunState& run, const Storage& folder) {
     if (const double* number = std::get_if<double>(&value))
       require(std::isfinite(*number), ExitCode::checkpoint, "cannot save the value ", key, " = ",
               *number, " in ", folder.path(""), "; it must be finite");
+  creation_time_after(0);  // an error if the clock is wrong, before anything is written
 }
 
 // How long a task that was cancelled may take to end.
@@ -44,8 +44,8 @@ Saver::Saver(Communicator& world, const std::string& folder, SaveOptions options
   agree(world_, "folder", [&] {
     folder_ = open_storage(folder);
     if (!options_.local.empty()) {
-      require(options_.local.find("://") == std::string::npos, ExitCode::checkpoint,
-              "checkpoint.local = ", options_.local, " must be a folder of this host");
+      require(!is_url(options_.local), ExitCode::checkpoint, "checkpoint.local = ", options_.local,
+              " must be a folder of this host");
       local_ = open_storage(local_place(options_.local, folder));
     }
     return std::string();
@@ -66,7 +66,8 @@ void Saver::plan(std::span<const StateEntry> entries) {
   described_ = hashes;
 }
 
-void Saver::check_space(const std::string& what, bool makes_space) const {
+// `resumed`: see prepare(); null where nothing is to be deleted.
+void Saver::check_space(const std::string& what, const std::string* resumed) const {
   int64_t own = 0, all = 0;
   for (const auto& planned : plan_->parts) {
     const int64_t bytes = plan_->entries[planned.entry].parts[planned.part].bytes;
@@ -75,14 +76,14 @@ void Saver::check_space(const std::string& what, bool makes_space) const {
   }
   if (local_) require_space(*local_, own, what);
   if (world_.rank() != 0) return;
-  if (makes_space) make_space(*folder_, all, options_.keep, options_.keep_every);
+  if (resumed) make_space(*folder_, all, options_.keep, options_.keep_every, *resumed);
   require_space(*folder_, all, what);
 }
 
-void Saver::prepare(std::span<const StateEntry> entries) {
+void Saver::prepare(std::span<const StateEntry> entries, const std::string& resumed) {
   plan(entries);
   const auto check = [&] {
-    check_space("this run's state", true);
+    check_space("this run's state", &resumed);
     SaveJob nothing;
     nothing.plan = plan_;
     add_parts(nothing, entries);
@@ -118,22 +119,23 @@ void Saver::begin(const RunState& run, std::span<const StateEntry> entries) {
   plan(entries);
   const auto save = std::make_shared<SaveJob>();
   save->options = options_, save->folder = folder_, save->local = local_, save->plan = plan_;
-  save->run = run, save->rank = world_.rank(), save->created_before = created_;
+  save->run = run, save->rank = world_.rank(), save->known = known_;
   save->file.name = state_file_name(world_.rank(), world_.size());
   save->file.step = run.step;
   save_ = save;
   try {
-    const auto told = agree(world_, "begin", [&]() -> std::string {
+    const auto make = [&]() -> std::string {
       const std::string what = text("step ", run.step);
       if (world_.rank() == 0) check_run(run, *folder_);
-      check_space(what, false);
+      check_space(what, nullptr);
       if (world_.rank() == 0) {
         save->unfinished = folder_->begin(run.step);
         if (local_) save->local_unfinished = local_->begin(run.step);
       }
       add_parts(*save, entries);
       return nlohmann::json{save->unfinished, save->local_unfinished}.dump();
-    });
+    };
+    const auto told = agree(world_, "begin", make, disk_deadline);
     const auto names = nlohmann::json::parse(told[0]);
     save->unfinished = names[0].get<std::string>();
     save->local_unfinished = names[1].get<std::string>();
@@ -241,8 +243,8 @@ void Saver::next(const std::vector<std::string>& told) {
   } else if (phase_ == Phase::publishing && local_) {
     save->local_name = save->local_unfinished;
     if (!told[0].empty()) {
-      newest_ = told[0];
-      save->local_name = newest_.substr(newest_.rfind('/') + 1);
+      save->local_name = told[0];
+      newest_ = local_->path(told[0]);
       save->local_unfinished.clear();
     }
     start(Phase::copying, [save](TaskProgress& progress) { return save->copy(progress); });
@@ -252,9 +254,8 @@ void Saver::next(const std::vector<std::string>& told) {
       return first ? save->publish_folder(progress) : "";
     });
   } else {
-    newest_ = told[0];
-    // Only this run writes in a folder (lock.h), but not so in an object store.
-    if (folder_->path("").find("://") == std::string::npos) created_ = save->manifest.created;
+    newest_ = folder_->path(told[0]);
+    known_ = save->known;
     save->unfinished.clear();
     save_.reset();
     start(Phase::idle, {});
@@ -269,7 +270,7 @@ void Saver::discard() {
   const auto save = std::exchange(save_, nullptr);
   const bool removes = save && !unanswered_;
   start(Phase::idle, {});
-  created_ = 0;
+  known_.clear();
   if (!removes) return;
   Task removal([save](TaskProgress&) {
     save->discard();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/manifest.h"
 #include "phalanx/checkpoint/storage.h"
 #include "phalanx/checkpoint/task.h"
@@ -25,7 +26,8 @@ struct SaveOptions {
   bool async = false;              ///< save() returns when the state is copied
   bool verify_after_save = false;  ///< every rank reads its file back before it is published
   std::string local;               ///< of this host, saved to first (see local_place()); "": none
-  std::chrono::milliseconds deadline{std::chrono::minutes(30)};  ///< without a byte written
+  /// Without a byte written, or a checkpoint read or deleted.
+  std::chrono::milliseconds deadline{std::chrono::minutes(30)};
   std::chrono::milliseconds retry_pause{200};  ///< before an error that may pass is tried again
 };
 
@@ -40,8 +42,8 @@ class Saver {
 
   /// Agrees on who writes what, takes the buffers of asynchronous saves, and compares the bytes
   /// wanted with those that are free. begin() does it too; only here checkpoints beyond `keep` are
-  /// deleted if they take the space.
-  void prepare(std::span<const StateEntry> entries);
+  /// deleted if they take the space, but not the one at the path `resumed`.
+  void prepare(std::span<const StateEntry> entries, const std::string& resumed);
   /// Starts a save; ends the one in flight before.
   void begin(const RunState& run, std::span<const StateEntry> entries);
   /// Takes the next step if all ranks have ended the last one; false if nothing is in flight.
@@ -62,7 +64,7 @@ class Saver {
   void cancel();
   void abandon();
   void plan(std::span<const StateEntry> entries);
-  void check_space(const std::string& what, bool makes_space) const;
+  void check_space(const std::string& what, const std::string* resumed) const;
   void add_parts(SaveJob& save, std::span<const StateEntry> entries);
   void start(Phase phase, std::function<std::string(TaskProgress&)> work);
   void next(const std::vector<std::string>& told);
@@ -84,7 +86,7 @@ class Saver {
   bool cancelling_ = false;  // since cancelled_
   bool stuck_ = false;       // this rank's disk took nothing for as long as `deadline`
   bool unanswered_ = false;  // a rank's task may run on: its disk did not let go of it
-  int64_t created_ = 0;      // rank 0: of the newest in the folder; 0: to be read there
+  KnownCheckpoints known_;   // rank 0: of the folder
 };
 
 }  // namespace phalanx

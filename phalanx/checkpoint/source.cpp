@@ -61,8 +61,7 @@ std::optional<Source> open_file(const std::string& path) {
 }
 
 bool is_file(const std::string& path) {
-  return path.find("://") == std::string::npos &&
-         kind_of_path(path, ExitCode::checkpoint) == PathKind::file;
+  return !is_url(path) && kind_of_path(path, ExitCode::checkpoint) == PathKind::file;
 }
 
 // What lies there instead, as the end of a sentence.
@@ -102,12 +101,8 @@ Source open_source(const std::string& path, bool tells) {
 
 void require_hashes(const Source& source) {
   if (source.format != "phalanx") return;
-  const auto defects = content_defects(*source.storage, source.folder, source.manifest);
-  constexpr size_t most = 4;
-  const size_t shown = std::min(defects.size(), most);
-  require(defects.empty(), ExitCode::checkpoint,
-          join(std::vector(defects.begin(), defects.begin() + shown), "; "),
-          shown < defects.size() ? text("; and ", defects.size() - shown, " more") : "",
+  const std::string damaged = content_defect(*source.storage, source.folder, source.manifest);
+  require(damaged.empty(), ExitCode::checkpoint, damaged,
           "; nothing was written, take another checkpoint");
 }
 

@@ -1,5 +1,7 @@
 #include "phalanx/checkpoint/space.h"
 
+#include <filesystem>
+
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
 #include "phalanx/base/log.h"
@@ -15,21 +17,29 @@ void require_space(const Storage& storage, int64_t wanted, const std::string& wh
           " free; remove old checkpoints there, or free some space");
 }
 
-void make_space(Storage& storage, int64_t wanted, int keep, int64_t keep_every) {
+void make_space(Storage& storage, int64_t wanted, int keep, int64_t keep_every,
+                const std::string& spared) {
   const auto free = free_bytes(storage.path(""));
   if (keep == 0 || !free || *free >= wanted) return;
   int64_t expected = *free;
-  for (const auto& name : old_checkpoints(storage, keep, keep_every))
+  auto old = old_checkpoints(storage, keep, keep_every);
+  const auto is_spared = [&](const std::string& name) {
+    std::error_code absent;
+    return std::filesystem::equivalent(storage.path(name), spared, absent);
+  };
+  const bool spares = std::erase_if(old, is_spared) > 0;
+  for (const auto& name : old)
     for (const auto& [file, bytes] : read_manifest(storage, name).files) expected += bytes;
   if (expected == *free || expected < wanted) return;
   const std::string newest = candidates(storage)[0].name;
-  const auto defects = content_defects(storage, newest, read_manifest(storage, newest));
-  if (!defects.empty())
-    return log_warning(text("no old checkpoint is deleted to make space: ", join(defects, "; ")));
+  const std::string damaged = content_defect(storage, newest, read_manifest(storage, newest));
+  if (!damaged.empty())
+    return log_warning(text("no old checkpoint is deleted to make space: ", damaged));
   log_warning(text(storage.path(""), " has ", *free, " bytes free, and ", wanted,
                    " are wanted: all but the newest ", keep,
-                   " checkpoints are deleted now (checkpoint.keep)"));
-  delete_old(storage, keep, keep_every);
+                   " checkpoints are deleted now (checkpoint.keep)",
+                   spares ? ", but not " + spared : ""));
+  for (const auto& name : old) storage.remove(name);
 }
 
 }  // namespace phalanx

@@ -54,6 +54,13 @@ std::vector<StateEntry> whole_entries(const ParameterSpec& spec, const at::Tenso
   return shard_entries(spec, 0, element_count(spec.local_shape), tensor.detach().reshape(-1), role);
 }
 
+at::Tensor view_of(at::Tensor tensor, const Box& holder, const Box& box) {
+  for (size_t dim = 0; dim < box.size.size(); ++dim)
+    tensor = tensor.narrow(static_cast<int64_t>(dim), box.offset[dim] - holder.offset[dim],
+                           box.size[dim]);
+  return tensor;
+}
+
 StateEntry whole_entry(std::string name, std::string role, const at::Tensor& tensor) {
   const Dtype dtype = dtype_of_named(tensor, name, role);
   const std::vector<int64_t> shape = tensor.sizes().vec();

@@ -37,6 +37,9 @@ std::vector<StateEntry> shard_entries(const ParameterSpec& spec, int64_t begin, 
 std::vector<StateEntry> whole_entries(const ParameterSpec& spec, const at::Tensor& tensor,
                                       const std::string& role);
 
+/// The view of `tensor`, which holds the box `holder`, of `box` in it.
+at::Tensor view_of(at::Tensor tensor, const Box& holder, const Box& box);
+
 /// A tensor that belongs to no parameter (a scalar of the optimizer, for example), held whole.
 StateEntry whole_entry(std::string name, std::string role, const at::Tensor& tensor);
 

@@ -10,11 +10,13 @@
 
 namespace phalanx {
 
+bool is_url(const std::string& where) { return where.find("://") != std::string::npos; }
+
 std::unique_ptr<Storage> open_storage(const std::string& where) {
   require(!where.empty(), ExitCode::checkpoint,
           "the place of checkpoints is empty; give a folder or s3://bucket/prefix");
   if (where.starts_with("s3://")) return std::make_unique<S3Storage>(where);
-  require(where.find("://") == std::string::npos, ExitCode::checkpoint, where,
+  require(!is_url(where), ExitCode::checkpoint, where,
           " cannot be opened: checkpoints lie in folders or in s3://bucket/prefix");
   return std::make_unique<FolderStorage>(where);
 }
@@ -33,10 +35,10 @@ bool holds(const std::vector<Storage::Item>& items, const std::string& name, boo
   });
 }
 
-std::string read_text(const Storage& storage, const std::string& name) {
+std::string read_text(const Storage& storage, const std::string& name, int64_t longest) {
   const auto file = storage.open(name);
-  require(file->size() <= longest_text, ExitCode::checkpoint, file->path(), " has ", file->size(),
-          " bytes; of such a file at most ", longest_text, " are read");
+  require(file->size() <= longest, ExitCode::checkpoint, file->path(), " has ", file->size(),
+          " bytes; of such a file at most ", longest, " are read");
   std::string contents(file->size(), '\0');
   file->read(contents.data(), file->size(), 0);
   return contents;

@@ -59,6 +59,9 @@ class Storage {
   virtual std::vector<std::string> unfinished() const = 0;
 };
 
+/// Whether `where` is no folder, as "s3://bucket/prefix".
+bool is_url(const std::string& where);
+
 /// "s3://bucket/prefix" or a folder; makes nothing.
 std::unique_ptr<Storage> open_storage(const std::string& where);
 
@@ -71,9 +74,10 @@ bool is_plain_name(const std::string& file);
 /// Whether `items` have a folder, or a file, of that name.
 bool holds(const std::vector<Storage::Item>& items, const std::string& name, bool folder);
 
-/// A small file as a whole; Error(checkpoint) if it has more than longest_text bytes.
+/// A small file as a whole; Error(checkpoint) if it has more bytes than `longest`.
 constexpr int64_t longest_text = 1 << 30;
-std::string read_text(const Storage& storage, const std::string& name);
+std::string read_text(const Storage& storage, const std::string& name,
+                      int64_t longest = longest_text);
 
 /// The step of a checkpoint's folder, named step-N or step-N-K; none if the name is another.
 std::optional<int64_t> step_of(const std::string& name);

@@ -1,6 +1,7 @@
 #include "phalanx/checkpoint/torch_names.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "phalanx/base/text.h"
@@ -98,8 +99,7 @@ std::string some_of(const std::vector<std::string>& names) {
               " more");
 }
 
-TorchNames name_torch_tensors(const std::vector<Path>& paths,
-                              const std::optional<std::string>& given) {
+TorchNames name_torch_tensors(const std::vector<Path>& paths) {
   TorchNames out;
   std::set<Path> dicts;
   std::set<std::string> states, wholes;
@@ -112,9 +112,9 @@ TorchNames name_torch_tensors(const std::vector<Path>& paths,
     if (state && state->role == "momentum_buffer") state->role = "momentum";
     out.names.push_back(state.value_or(TorchName{}));
   }
-  const std::optional<Path> model = given ? std::nullopt : model_dict(dicts);
-  std::optional<std::string> prefix = model ? join(*model, ".") + "." : given;
-  if (!prefix) prefix = prefix_before(states, wholes);
+  const std::optional<Path> model = model_dict(dicts);
+  const std::optional<std::string> prefix =
+      model ? join(*model, ".") + "." : prefix_before(states, wholes);
   std::vector<std::string> others;
   for (size_t i = 0; i < paths.size(); ++i) {
     if (!out.names[i].role.empty()) continue;

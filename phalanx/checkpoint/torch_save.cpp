@@ -151,7 +151,20 @@ class ContentsReader {
     out.strides = pickle_.integers(fields[3], "a tensor's strides");
     place_in_storage(out, fields[0], pickle_.integer(fields[1], "an offset in a storage"),
                      untyped ? pickle_.global(fields[6]) : "", path);
+    const size_t metadata = untyped ? 7 : 6;
+    if (fields.size() > metadata) refuse_metadata(out, fields[metadata], path);
     return out;
+  }
+
+  // What the elements are besides their bytes: {'neg': True} where all signs are turned.
+  void refuse_metadata(StoredTensor& out, Ref metadata, const std::vector<std::string>& path) {
+    if (pickle_.kind(metadata) == Kind::none) return;
+    std::vector<std::string> names;
+    for (const auto& [key, value] : pickle_.pairs(metadata, "the metadata of a tensor"))
+      names.push_back(key_text(key));
+    if (!names.empty())
+      out.unread = text(pickle_.label(), ": ", place(path), " is not as its bytes say (",
+                        join(names), "); save it after resolve_neg() and resolve_conj()");
   }
 
   // `dtype`: of the tensor where its storage is bytes without a type.
@@ -165,7 +178,7 @@ class ContentsReader {
     const auto known = dtype.empty() ? dtype_of_storage(type) : dtype_of_torch(type);
     if (!known) {  // no error yet: what is left out may have any type
       out.unread = text(pickle_.label(), ": ", place(path), " has elements of ", type, "; ",
-                        readable_dtypes);
+                        readable_dtypes());
       return;
     }
     out.dtype = *known;
@@ -227,7 +240,7 @@ bool begins_as_torch_save(const Reader& file) {
 }
 
 Source open_torch_save(std::shared_ptr<Storage> storage, const std::string& file,
-                       const std::string& path, const std::optional<std::string>& prefix) {
+                       const std::string& path) {
   const auto opened = storage->open(file);
   const std::string first = first_bytes(*opened);
   require(!first.starts_with(old_magic), ExitCode::checkpoint, path,
@@ -249,13 +262,12 @@ Source open_torch_save(std::shared_ptr<Storage> storage, const std::string& file
     entry.shape = tensor.shape;
     if (tensor.unread.empty())
       entry.parts.push_back(part_of(tensor, whole_box(tensor.shape), file));
-    tensors.unread.push_back(tensor.unread);
-    tensors.paths.push_back(keys.empty() ? std::vector<std::string>{"tensor"} : keys);
-    tensors.entries.push_back(std::move(entry));
+    tensors.tensors.push_back({keys.empty() ? std::vector<std::string>{"tensor"} : std::move(keys),
+                               std::move(entry), std::move(tensor.unread)});
   }
   Source source{.format = "torch", .storage = std::move(storage), .folder = "", .path = path};
   source.manifest.files[file] = reader.size();
-  add_torch_tensors(source, std::move(tensors), prefix);
+  add_torch_tensors(source, std::move(tensors));
   return source;
 }
 

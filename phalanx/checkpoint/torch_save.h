@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,10 +39,8 @@ TorchContents read_torch_archive(const ZipRange& range);
 /// Whether a file begins as one of torch.save's formats do, old or new.
 bool begins_as_torch_save(const Reader& file);
 
-/// A torch.save file as a source, named as torch_names.h says. `prefix`: what precedes the
-/// parameters' names; found if not given.
+/// A torch.save file as a source, named as torch_names.h says.
 Source open_torch_save(std::shared_ptr<Storage> storage, const std::string& file,
-                       const std::string& path,
-                       const std::optional<std::string>& prefix = std::nullopt);
+                       const std::string& path);
 
 }  // namespace phalanx

@@ -66,33 +66,29 @@ ManifestEntry::Part part_of(const StoredTensor& tensor, const Box& box, const st
   return part;
 }
 
-void add_torch_tensors(Source& source, TorchTensors tensors,
-                       const std::optional<std::string>& prefix) {
-  require(!tensors.entries.empty(), ExitCode::checkpoint, source.path, " holds no tensor",
-          tensors.others.empty() ? "" : ", only " + some_of(tensors.others));
-  const TorchNames found = name_torch_tensors(tensors.paths, prefix);
-  const std::string model_type = tensors.transformers && names_gpt2(found) ? "gpt2" : "";
+void add_torch_tensors(Source& source, TorchTensors found) {
+  require(!found.tensors.empty(), ExitCode::checkpoint, source.path, " holds no tensor",
+          found.others.empty() ? "" : ", only " + some_of(found.others));
+  std::vector<std::vector<std::string>> paths;
+  for (const TorchTensor& tensor : found.tensors) paths.push_back(tensor.path);
+  const TorchNames names = name_torch_tensors(paths);
+  const std::string model_type = found.transformers && names_gpt2(names) ? "gpt2" : "";
   auto& entries = source.manifest.entries;
-  for (size_t i = 0; i < tensors.entries.size(); ++i) {
-    auto [name, role] = found.names[i];
-    if (role == "parameter" && tensors.entries[i].role == "buffer") role = "buffer";
+  for (size_t i = 0; i < paths.size(); ++i) {
+    TorchTensor& tensor = found.tensors[i];
+    auto [name, role] = names.names[i];
+    if (role == "parameter" && tensor.entry.role == "buffer") role = "buffer";
     if (role == "parameter") name = huggingface_name(model_type, name);
     if (name.empty()) continue;
-    require(tensors.unread.empty() || tensors.unread[i].empty(), ExitCode::checkpoint,
-            tensors.unread.empty() ? "" : tensors.unread[i]);
-    entries.push_back(std::move(tensors.entries[i]));
+    require(tensor.unread.empty(), ExitCode::checkpoint, tensor.unread);
+    entries.push_back(std::move(tensor.entry));
     entries.back().name = name;
     entries.back().role = role;
   }
-  const auto key = [](const ManifestEntry& entry) { return std::tie(entry.name, entry.role); };
-  std::sort(entries.begin(), entries.end(),
-            [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  for (size_t i = 1; i < entries.size(); ++i)
-    require(key(entries[i - 1]) != key(entries[i]), ExitCode::checkpoint, source.path, ": ",
-            entries[i].name, " (", entries[i].role, ") is there twice");
-  source.notices = found.notices;
-  if (!tensors.others.empty())
-    source.notices.push_back("not read, since they are no tensors: " + some_of(tensors.others));
+  sort_entries(source.manifest, source.path);
+  source.notices = names.notices;
+  if (!found.others.empty())
+    source.notices.push_back("not read, since they are no tensors: " + some_of(found.others));
   take_step(source);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,20 +12,20 @@ namespace phalanx {
 
 ManifestEntry::Part part_of(const StoredTensor& tensor, const Box& box, const std::string& file);
 
-/// Tensors before they have names of ours.
+/// A tensor before it has a name of ours.
+struct TorchTensor {
+  std::vector<std::string> path;
+  ManifestEntry entry;  ///< role "buffer" where that is known
+  std::string unread;   ///< why its elements cannot be read, an error unless it is left out; or ""
+};
 struct TorchTensors {
-  std::vector<std::vector<std::string>> paths;
-  std::vector<ManifestEntry> entries;  ///< one for each path; role "buffer" where that is known
-  std::vector<std::string> others;     ///< values that are no tensors
-  /// Of each path why its elements cannot be read, or "": an error unless it is left out. May be
-  /// empty if all can.
-  std::vector<std::string> unread;
-  bool transformers = false;  ///< names may be those of old files of `transformers`
+  std::vector<TorchTensor> tensors;
+  std::vector<std::string> others;  ///< values that are no tensors
+  bool transformers = false;        ///< names may be those of old files of `transformers`
 };
 
 /// Names the tensors, puts them into the source's manifest in its order, takes the optimizer's step
 /// counts for run.step if they agree, and tells the log what is left out.
-void add_torch_tensors(Source& source, TorchTensors tensors,
-                       const std::optional<std::string>& prefix);
+void add_torch_tensors(Source& source, TorchTensors found);
 
 }  // namespace phalanx

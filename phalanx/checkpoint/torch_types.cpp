@@ -1,20 +1,11 @@
 #include "phalanx/checkpoint/torch_types.h"
 
 #include <set>
-#include <string>
+
+#include "phalanx/base/text.h"
 
 namespace phalanx {
 namespace {
-
-struct Type {
-  Dtype dtype;
-  std::string_view torch, storage;
-};
-constexpr Type types[] = {
-    {Dtype::float64, "float64", "DoubleStorage"},     {Dtype::float32, "float32", "FloatStorage"},
-    {Dtype::bfloat16, "bfloat16", "BFloat16Storage"}, {Dtype::float16, "float16", "HalfStorage"},
-    {Dtype::int64, "int64", "LongStorage"},           {Dtype::int32, "int32", "IntStorage"},
-    {Dtype::int16, "int16", "ShortStorage"},          {Dtype::uint8, "uint8", "ByteStorage"}};
 
 constexpr std::string_view torch_prefix = "torch.";
 
@@ -73,32 +64,15 @@ bool is_element_type(std::string_view name) {
 
 }  // namespace
 
-const std::string_view readable_dtypes =
-    "float64, float32, bfloat16, float16, int64, int32, int16 and uint8 are read";
-
 std::optional<Dtype> dtype_of_torch(std::string_view name) {
-  for (const Type& type : types)
-    if (after_torch(name) == type.torch) return type.dtype;
-  return std::nullopt;
+  return dtype_named(&DtypeRow::name, after_torch(name));
 }
 
 std::optional<Dtype> dtype_of_storage(std::string_view name) {
-  for (const Type& type : types)
-    if (after_torch(name) == type.storage) return type.dtype;
-  return std::nullopt;
+  return dtype_named(&DtypeRow::storage, after_torch(name));
 }
 
-std::string_view torch_name(Dtype dtype) {
-  for (const Type& type : types)
-    if (type.dtype == dtype) return type.torch;
-  return "?";
-}
-
-std::string_view storage_name(Dtype dtype) {
-  for (const Type& type : types)
-    if (type.dtype == dtype) return type.storage;
-  return "?";
-}
+std::string readable_dtypes() { return join(dtype_names(&DtypeRow::name)) + " are read"; }
 
 std::vector<int64_t> torch_size(const Pickle& pickle, Pickle::Ref ref, std::string_view what) {
   if (pickle.made_by(ref) != "torch.Size") return pickle.integers(ref, what);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,12 +13,8 @@ namespace phalanx {
 /// Our element type for "torch.float32" and for "torch.FloatStorage"; none if we have none for it.
 std::optional<Dtype> dtype_of_torch(std::string_view name);
 std::optional<Dtype> dtype_of_storage(std::string_view name);
-/// The part of "torch.float32" after the dot.
-std::string_view torch_name(Dtype dtype);
-std::string_view storage_name(Dtype dtype);  ///< "FloatStorage"
-
 /// Ends sentences about other types.
-extern const std::string_view readable_dtypes;
+std::string readable_dtypes();
 
 /// The numbers of a torch.Size, or of a plain tuple.
 std::vector<int64_t> torch_size(const Pickle& pickle, Pickle::Ref ref, std::string_view what);

@@ -7,6 +7,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/files.h"
+#include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/pieces.h"
@@ -59,6 +60,13 @@ std::set<const ManifestEntry::Part*> parts_of_share(const Manifest& manifest, in
   return own;
 }
 
+std::string first_few(const std::vector<std::string>& defects) {
+  constexpr size_t most = 4;
+  const size_t shown = std::min(defects.size(), most);
+  return join(std::vector(defects.begin(), defects.begin() + shown), "; ") +
+         (shown < defects.size() ? text("; and ", defects.size() - shown, " more") : "");
+}
+
 }  // namespace
 
 std::string tensor_label(const std::string& name, const std::string& role) {
@@ -107,6 +115,9 @@ std::vector<std::string> content_defects(const Storage& storage, const std::stri
   const auto own = parts_of_share(manifest, share, shares);
   std::vector<std::string> defects;
   for (const auto& [name, items] : by_file) try {
+      const bool reads = std::any_of(items.begin(), items.end(),
+                                     [&](const Item& item) { return own.contains(item.part); });
+      if (share != 0 && !reads) continue;
       const auto opened = storage.open(in_folder(folder, name));
       const Reader& file = *opened;
       if (share == 0) {
@@ -127,6 +138,21 @@ std::vector<std::string> content_defects(const Storage& storage, const std::stri
       defects.push_back(error.what());
     }
   return defects;
+}
+
+std::string content_defect(const Storage& storage, const std::string& folder,
+                           const Manifest& manifest) {
+  return first_few(content_defects(storage, folder, manifest));
+}
+
+std::string content_defect(Communicator& world, const Storage& storage, const std::string& folder,
+                           const Manifest& manifest) {
+  const auto read = [&] {
+    return first_few(content_defects(storage, folder, manifest, world.rank(), world.size()));
+  };
+  auto told = agree(world, "verify", read, disk_deadline);
+  std::erase(told, "");
+  return first_few(told);
 }
 
 }  // namespace phalanx

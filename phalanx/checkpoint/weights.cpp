@@ -9,6 +9,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
+#include "phalanx/checkpoint/box.h"
 #include "phalanx/checkpoint/hash.h"
 #include "phalanx/checkpoint/verify.h"
 
@@ -23,7 +24,8 @@ std::string fingerprint(const Source& source) {
         text(entry.name, ' ', entry.role, ' ', name(entry.dtype), ' ', join(entry.shape));
     for (const auto& part : entry.parts)
       line += text(' ', part.file, ' ', part.offset, ' ', part.bytes, ' ', join(part.box.offset),
-                   ' ', join(part.box.size), ' ', part.hash ? to_hex(*part.hash) : "");
+                   ' ', join(part.box.size), ' ', join(part.strides), ' ',
+                   part.hash ? to_hex(*part.hash) : "");
     hasher.add(line.data(), static_cast<int64_t>(line.size()));
   }
   return to_hex(hasher.result());
@@ -61,22 +63,15 @@ std::map<std::string, std::string> tied_names(const ModelSpec& model) {
 
 // Whether `saved` has the values that were loaded into `part`, a piece at a time.
 bool equal_values(const Source& source, const ManifestEntry& saved, const StatePart& part) {
-  constexpr int64_t most = 1 << 20;
-  const int64_t elements = element_count(part.box.size);
-  for (int64_t begin = 0; begin < elements; begin += most)
-    for (const Box& range :
-         boxes_of_range(part.box.size, begin, std::min(elements, begin + most))) {
-      at::Tensor mine = part.local.detach();
-      Box box = range;
-      for (size_t dim = 0; dim < range.size.size(); ++dim) {
-        mine = mine.narrow(int64_t(dim), range.offset[dim], range.size[dim]);
-        box.offset[dim] += part.box.offset[dim];
-      }
-      const at::Tensor other = at::empty(range.size, mine.options().device(at::kCPU));
-      read_box(source, saved, box, other);
-      if (!at::equal(mine.cpu(), other)) return false;
-    }
-  return true;
+  bool equal = true;
+  for_each_slice(part.box, 1 << 20, [&](const Box& slice) {
+    if (!equal) return;
+    const at::Tensor mine = view_of(part.local.detach(), part.box, slice).cpu();
+    const at::Tensor other = at::empty(slice.size, mine.options());
+    read_box(source, saved, slice, other);
+    equal = at::equal(mine, other);
+  });
+  return equal;
 }
 
 const ManifestEntry* find_parameter(const Source& source, const std::string& name) {
@@ -105,13 +100,9 @@ void verify_content(Communicator& world, const Source& source) {
       log_warning(text(source.path, " (", source.format, ") has no hashes to compare"));
     return;
   }
-  const auto verify = [&] {
-    const auto defects = content_defects(*source.storage, source.folder, source.manifest,
-                                         world.rank(), world.size());
-    require(defects.empty(), ExitCode::checkpoint, join(defects, "; "));
-    return std::string();
-  };
-  agree(world, "verify", verify, disk_deadline);
+  const std::string damaged =
+      content_defect(world, *source.storage, source.folder, source.manifest);
+  require(damaged.empty(), ExitCode::checkpoint, damaged);
 }
 
 // An index that does not list a tensor is a mistake of its own, beside files and tensors that are

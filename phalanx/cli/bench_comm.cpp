@@ -1,4 +1,6 @@
 #include <ATen/Parallel.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,10 +87,12 @@ int measure_in_world(const Settings& settings) {
 // Each number of ranks in a process of its own: launch() serves once.
 int measure_ranks(int ranks, const Settings& settings) {
   std::cout << std::flush;
-  const pid_t child = fork();
+  const pid_t parent = getpid(), child = fork();
   require(child >= 0, ExitCode::environment,
           "cannot fork: raise the limit on processes (ulimit -u)");
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // whatever ends this command ends the ranks
+    if (getppid() != parent) _exit(int(ExitCode::peer_lost));
     int code = int(ExitCode::environment);
     try {
       code = launch({.ranks = ranks, .own_command = true, .body = [&] {

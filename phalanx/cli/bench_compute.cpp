@@ -28,7 +28,7 @@ Rate adamw_rate(double seconds) {
   const at::Tensor values = at::full({kElements}, 0.1, at::kFloat);
   const at::Tensor gradient = at::full({kElements}, 0.01, at::kFloat);
   const std::vector<OptimizerShard> shards = {{values, gradient, true}};
-  auto adamw = make_adamw({}, shards);
+  auto adamw = make_optimizer({}, shards);
   return measure_rate(kElements, seconds, [&] { adamw->step(shards, 1e-4); });
 }
 

@@ -1,5 +1,3 @@
-#include <ATen/ops/full.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
@@ -11,6 +9,7 @@
 #include "phalanx/cli/command.h"
 #include "phalanx/cli/join.h"
 #include "phalanx/comm/mesh.h"
+#include "phalanx/comm/scalar.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/load.h"
 #include "phalanx/data/batches.h"
@@ -49,8 +48,7 @@ class Stepper {
     double loss = 0;
     const int64_t count = batches_.microbatches();
     for (int64_t i = 0; i < count; ++i)
-      loss += model_.train(batches_.microbatch(consumed_, i), 1 / tokens, step_,
-                           static_cast<int>(i), i + 1 == count);
+      loss += model_.train(batches_.microbatch(consumed_, i), 1 / tokens, step_, i + 1 == count);
     DataParallel& engine = model_.engine();
     engine.wait_gradients();
     update_.step(config_.optimizer.clip_norm > 0 ? engine.gradient_norm() : 0);
@@ -94,9 +92,7 @@ struct Result {
 
 // Sums and maxima over ranks of what each measured.
 double over_ranks(Communicator& group, double value, Op op) {
-  at::Tensor all = at::full({1}, value, at::kDouble);
-  group.all_reduce(all, op, {"result", "bench"}).wait();
-  return *all.const_data_ptr<double>();
+  return all_reduce(group, value, op, {"result", "bench"});
 }
 
 void print(const Config& config, const Rank& rank, const Result& result, bool json) {
@@ -132,8 +128,8 @@ struct StepOptions {
   bool json = false;
 };
 
-// Nothing if --help was asked for.
-std::optional<StepOptions> step_arguments(int argc, char** argv) {
+// Nothing if --help was asked for. `ranks`: that will run it; 0: as a launcher says.
+std::optional<StepOptions> step_arguments(int argc, char** argv, int ranks = 0) {
   CommandLine app(
       "Training steps of a config without logs, evaluation and checkpoints, on one rank or on all "
       "that a launcher started.",
@@ -151,14 +147,15 @@ std::optional<StepOptions> step_arguments(int argc, char** argv) {
   if (!app.read(argc, argv)) return std::nullopt;
   require(options.warmup >= 0 && options.steps >= 0, ExitCode::usage, "--warmup ", options.warmup,
           " --steps ", options.steps, ": neither can be negative");
-  options.config = load_config(path, app.remaining()).config;
+  if (ranks == 0) ranks = world_from_environment().size;
+  options.config = load_config(path, app.remaining(), ranks).config;
   return options;
 }
 
 }  // namespace
 
 bool check_bench_step(int argc, char** argv, int ranks) {
-  const auto options = step_arguments(argc, argv);
+  const auto options = step_arguments(argc, argv, ranks);
   return options && check_config(options->config, ranks);
 }
 

@@ -21,12 +21,7 @@ Exported write_huggingface(const Source& source, const std::string& path,
   return export_huggingface(source, path, exported_config(source), options);
 }
 
-Exported write_dcp(const Source& source, const std::string& path, const ExportOptions& options) {
-  const DcpExport written = export_dcp(source, path, options.dtype, options.max_file_bytes);
-  return {written.tensors, written.bytes, written.files, written.dtype};
-}
-
-constexpr Format formats[] = {{"huggingface", write_huggingface}, {"dcp", write_dcp}};
+constexpr Format formats[] = {{"huggingface", write_huggingface}, {"dcp", export_dcp}};
 
 const Format& find_format(const std::string& name) {
   std::vector<std::string> names;
@@ -54,12 +49,6 @@ int64_t parse_size(const std::string& written) {
   fail(ExitCode::usage, "--max-file-size ", written, " is no size; write 5GB, 500MB or 100KB");
 }
 
-std::optional<Dtype> parse_dtype(const std::string& written) {
-  for (Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16})
-    if (written == name(dtype)) return dtype;
-  return std::nullopt;
-}
-
 }  // namespace
 
 int ckpt_export(int argc, char** argv) {
@@ -76,7 +65,7 @@ int ckpt_export(int argc, char** argv) {
          "huggingface: config.json and safetensors; dcp: a folder of torch.distributed.checkpoint, "
          "with the optimizer's state")
       ->capture_default_str();
-  app.add_option("--dtype", dtype, "of floating-point tensors")
+  app.add_option("--dtype", dtype, "of floating-point tensors, but not of optimizer states")
       ->check(CLI::IsMember({"as-saved", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   app.add_option("--max-file-size", max_file_size, "more than this goes into several files")
@@ -84,7 +73,7 @@ int ckpt_export(int argc, char** argv) {
   app.add_flag("--json", json, "one JSON object");
   if (!app.read(argc, argv)) return 0;
   const Format& form = find_format(format);
-  const ExportOptions options{parse_dtype(dtype), parse_size(max_file_size)};
+  const ExportOptions options{dtype_named(&DtypeRow::name, dtype), parse_size(max_file_size)};
   const Source source = open_source(from);
   const Exported written = form.write(source, to, options);
   if (json)

@@ -14,8 +14,8 @@ ModelSpec without_dropout(ModelSpec spec) {
   return spec;
 }
 
-// What the new checkpoint says of its run: the source's own state, with the config given, or one
-// made from its config.json.
+// What the new checkpoint says of its run: the source's own state, with the config given. A
+// config.json, which is part of that state, must fit its tensors.
 RunState run_of(const Source& source, const std::string& config_path) {
   RunState run = source.manifest.run;
   run.versions["phalanx"] = PHALANX_VERSION;
@@ -33,9 +33,7 @@ RunState run_of(const Source& source, const std::string& config_path) {
     config.model.path.clear();
     run.config = to_toml(config);
   } else if (run.config.empty() && run.values.contains(huggingface_config_key)) {
-    const Config config = saved_config(source);
-    check_parameters(source, config.model.spec);
-    run.config = to_toml(config);
+    check_parameters(source, saved_config(source).model.spec);
   }
   return run;
 }

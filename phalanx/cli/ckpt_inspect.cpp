@@ -100,8 +100,7 @@ void print_table(const Source& source) {
 
 // Of a checkpoint of ours even if its files are damaged; of any other form that can be read.
 Source described(const std::string& path) {
-  if (path.find("://") != std::string::npos ||
-      kind_of_path(path, ExitCode::checkpoint) != PathKind::file)
+  if (is_url(path) || kind_of_path(path, ExitCode::checkpoint) != PathKind::file)
     for (const auto& item : open_storage(path)->list(""))
       if (item.name == "manifest.json")
         return {.format = "phalanx", .manifest = read_manifest(path), .path = path};

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <new>
@@ -59,6 +60,11 @@ std::vector<std::string> command_names() {
 }
 
 bool prepare_command(const Command& command, int argc, char** argv, int ranks) {
+  const auto asks_for_help = [](std::string_view word) { return word == "--help" || word == "-h"; };
+  if (std::any_of(argv + 1, argv + argc, asks_for_help)) {
+    call(command, argc, argv);
+    return false;
+  }
   if (command.function) return true;
   using Check = bool (*)(int, char**, int);
   const std::string name = std::string("phalanx_check_") + command.name;
@@ -77,8 +83,8 @@ int run_command(const Command& command, int argc, char** argv) noexcept {
     return report(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return report(ExitCode::environment,
-                  "out of memory on the host; lower [batch] micro or the model's size, or use more "
-                  "ranks");
+                  "out of memory on the host; end other programs, or raise this one's limit "
+                  "(ulimit -v, the cgroup's)");
   } catch (const std::exception& error) {  // nothing that was checked has failed
     std::cout.flush();
     return report(ExitCode::environment, error.what());

@@ -12,6 +12,7 @@
 #include <iomanip>
 #include <nlohmann/json.hpp>
 
+#include "phalanx/base/cgroup.h"
 #include "phalanx/base/cores.h"
 #include "phalanx/base/listener.h"
 #include "phalanx/cli/command.h"
@@ -85,12 +86,11 @@ Json machine(Problems& problems) {
   if (available < (int64_t{1} << 30))
     problems.push_back({text("only ", available >> 20, " MB of memory are available"),
                         "end other programs, or train a smaller model"});
-  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
   Json found{{"cores", cores},
              {"threads", threads},
              {"memory_bytes", memory("MemTotal")},
              {"memory_available_bytes", available}};
-  if (!limit.empty() && limit != "max") found["memory_limit_bytes"] = std::stoll(limit);
+  if (const auto limit = memory_limit()) found["memory_limit_bytes"] = *limit;
   return found;
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "phalanx/base/files.h"
 #include "phalanx/checkpoint/weights.h"
 #include "phalanx/cli/command.h"
 #include "phalanx/cli/join.h"
@@ -22,11 +21,27 @@ struct Trained {
   std::unique_ptr<Model> model;
 };
 
+// Text becomes ids by the byte tokenizer only: the ids of another would mean nothing to the model.
+// Where no config of a run names it, the model's vocabulary must be that of bytes.
+std::string tokenizer_of(const Source& source, const Config& config) {
+  if (!config.data.tokenizer.empty()) return config.data.tokenizer;
+  for (const auto& item : source.storage->list(source.folder))
+    for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"})
+      require(item.name != file, ExitCode::usage, source.path, ": it has a tokenizer of its own (",
+              file, "), which this version cannot read; only models on bytes can generate here");
+  require(config.model.spec.vocab_size == byte_tokenizer()->vocab_size(), ExitCode::usage,
+          source.path, ": nothing says what its tokenizer is, and a vocabulary of ",
+          config.model.spec.vocab_size,
+          " is not that of bytes (256); only models on bytes can generate here");
+  return byte_tokenizer()->name();
+}
+
 Trained load_trained(const std::string& path) {
   const auto alone = single_communicator("world");
   Trained trained;
   const Source source = open_source(path);
   trained.config = saved_config(source);
+  trained.config.data.tokenizer = tokenizer_of(source, trained.config);
   const Dtype compute = trained.config.parallel.compute;
   trained.model = make_model(trained.config.model.spec, scalar_type(compute));
   const auto parameters = parameters_of(*trained.model);
@@ -38,14 +53,6 @@ Trained load_trained(const std::string& path) {
       entries.push_back(std::move(entry));
   load_weights(*alone, source.path, trained.config.model.spec, entries);
   return trained;
-}
-
-// Text becomes ids by the byte tokenizer only: the ids of another would mean nothing to it.
-void check_tokenizer(const std::string& folder) {
-  for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model"})
-    require(kind_of_path(folder + "/" + file, ExitCode::usage) == PathKind::nothing,
-            ExitCode::usage, "--model ", folder, ": it has a tokenizer of its own (", file,
-            "), which this version cannot read; only models on bytes can generate here");
 }
 
 }  // namespace
@@ -77,7 +84,6 @@ extern "C" int phalanx_command_generate(int argc, char** argv) {
   require(model.empty() != checkpoint.empty(), ExitCode::usage,
           model.empty() ? "no model to generate with" : "two models to generate with",
           "; give --checkpoint DIR, for example a run's folder, or --model DIR");
-  if (!model.empty()) cli::check_tokenizer(model);
   const std::string& path = model.empty() ? checkpoint : model;
 
   at::set_num_threads(cli::rank_threads({}, {}));

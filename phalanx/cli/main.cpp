@@ -1,3 +1,5 @@
+#include <fcntl.h>
+
 #include <cstring>
 #include <iomanip>
 #include <iostream>
@@ -38,9 +40,9 @@ void print_help() {
                "  phalanx train configs/tiny.toml\n"
                "  phalanx run --nproc-per-node 2 -- train configs/tiny.toml --train.steps=50\n"
                "\n`phalanx COMMAND --help` tells more. `phalanx --version` names the version.\n\n"
-               "exit codes: 0 done; 1 the check that was asked for failed; 2 usage or config;\n"
-               "  3 environment; 4 a peer was lost; 5 data; 6 checkpoint; 75 interrupted after a "
-               "save\n";
+               "exit codes: 0 done; 1 the check that was asked for failed, or a loss is NaN;\n"
+               "  2 usage or config; 3 environment; 4 a peer was lost; 5 data; 6 checkpoint;\n"
+               "  75 interrupted after a save\n";
 }
 
 // `phalanx` itself, as a command.
@@ -59,6 +61,13 @@ int main_command(int argc, char** argv) {
        " (see phalanx --help)");
 }
 
+// A standard stream that the caller closed would become the number of some file that is opened
+// later, which would then be written to.
+void open_standard_streams() {
+  for (int number : {0, 1, 2})
+    if (fcntl(number, F_GETFD) < 0) open("/dev/null", O_RDWR);  // takes the lowest that is free
+}
+
 }  // namespace
 
 std::span<const Command> commands() { return table; }
@@ -67,6 +76,7 @@ std::span<const Command> commands() { return table; }
 
 int main(int argc, char** argv) {
   using namespace phalanx::cli;
+  open_standard_streams();
   if (argc > 2 && std::strcmp(argv[1], "help") == 0) {  // `help train` is `train --help`
     static char help[] = "--help";
     argv[1] = argv[2];

@@ -10,9 +10,12 @@
 #include "phalanx/config/write.h"
 #include "phalanx/launch/launch.h"
 #include "phalanx/train/comparison.h"
+#include "phalanx/train/same_config.h"
 
 namespace phalanx::cli {
 namespace {
+
+constexpr int most_ranks = 1024;
 
 struct VerifyOptions {
   Config config;
@@ -38,6 +41,7 @@ bool verify_rank(const VerifyOptions& options) {
   if (info.rank == 0) reference.start();
   const Rank rank = join(options.config);
   const auto everyone = group_of_all_ranks(*rank.world);
+  require_same_config(*everyone, options.config);
   wait_together(*everyone, reference, rank.world->options().deadline);
   Mesh mesh(rank.world, resolve(options.config, info.size).parallel.degree);
   const Comparison comparison =
@@ -72,7 +76,13 @@ class SharedFlag {
 int verify_here(const VerifyOptions& options) {
   Degrees degree = options.config.parallel.degree;
   if (degree.dp_shard == 0) degree.dp_shard = 2;
-  const int ranks = options.ranks > 0 ? options.ranks : degree.world();
+  int64_t product = 1;
+  for (int size : {degree.pp, degree.dp_replicate, degree.dp_shard, degree.cp, degree.tp})
+    product = std::min<int64_t>(product * size, most_ranks + 1);
+  require(options.ranks > 0 || product <= most_ranks, ExitCode::usage,
+          "the degrees of [parallel] ask for more than ", most_ranks,
+          " ranks, which is more than one machine is to start; lower them");
+  const int ranks = options.ranks > 0 ? options.ranks : static_cast<int>(product);
   resolve(options.config, ranks);
   SharedFlag equal;
   LaunchOptions start;
@@ -120,7 +130,7 @@ std::optional<VerifyOptions> verify_arguments(int argc, char** argv, int ranks =
   app.add_option("--ranks", options.ranks,
                  "ranks to start (default: the product of the degrees; 2 if parallel.dp_shard is "
                  "left out)")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, most_ranks));
   app.add_flag("--json", options.json, "one JSON line instead of the table");
   app.add_option("--plant-error", options.planted_error)->group("");
   app.allow_extras();

@@ -23,7 +23,7 @@ void check_dtype(const Communicator& group, const at::Tensor& tensor, const char
                  const Call& call) {
   require(can_reduce(tensor.scalar_type()), ExitCode::usage, operation, " in group ", group.name(),
           " (", call.purpose, " of ", call.unit, ") cannot reduce tensors of ",
-          c10::toString(tensor.scalar_type()), "; convert them to a float or integer type first");
+          c10::toString(tensor.scalar_type()), "; convert them first to ", reducible);
 }
 
 void check_sizes(const Communicator& group, const at::Tensor& whole, const at::Tensor& part,
@@ -69,8 +69,8 @@ void check_all_to_all(const Communicator& group, const at::Tensor& out,
                       std::span<const int64_t> in_splits, const Call& call) {
   check(group, out, "all_to_all", "the output", call);
   check(group, in, "all_to_all", "the input", call);
-  const auto refuse = [&](const char* which, const at::Tensor& tensor,
-                          std::span<const int64_t> splits) {
+  const auto check_splits = [&](const char* which, const at::Tensor& tensor,
+                                std::span<const int64_t> splits) {
     bool negative = false;
     for (int64_t rows : splits) negative |= rows < 0;
     const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t(0));
@@ -81,8 +81,8 @@ void check_all_to_all(const Communicator& group, const at::Tensor& out,
             splits.size(), " splits that add up to ", rows, "; give one split per rank (",
             group.size(), ") that add up to the rows");
   };
-  refuse("the output", out, out_splits);
-  refuse("the input", in, in_splits);
+  check_splits("the output", out, out_splits);
+  check_splits("the input", in, in_splits);
   const auto own = static_cast<size_t>(group.rank());
   require(in_splits[own] == out_splits[own], ExitCode::usage, "all_to_all in group ", group.name(),
           " (", call.purpose, " of ", call.unit, "): rank ", own, " has ", in_splits[own],
@@ -90,14 +90,16 @@ void check_all_to_all(const Communicator& group, const at::Tensor& out,
           " in the output; make both equal");
   require(out.scalar_type() == in.scalar_type() && out.sizes().slice(1) == in.sizes().slice(1),
           ExitCode::usage, "all_to_all in group ", group.name(), " (", call.purpose, " of ",
-          call.unit, "): rows of input and output differ in shape or type");
+          call.unit, "): the input is [", join(in.sizes()), "] of ",
+          c10::toString(in.scalar_type()), " and the output [", join(out.sizes()), "] of ",
+          c10::toString(out.scalar_type()), "; make their rows equal in shape and type");
 }
 
-void check_message(const Communicator& group, const at::Tensor& tensor, int peer,
-                   const Call& call) {
-  check(group, tensor, "send or receive", "the tensor", call);
-  require(peer >= 0 && peer < group.size() && peer != group.rank(), ExitCode::usage,
-          "a message in group ", group.name(), " between rank ", group.rank(), " and rank ", peer,
+void check_message(const Communicator& group, const char* operation, const at::Tensor& tensor,
+                   int peer, const Call& call) {
+  check(group, tensor, operation, "the tensor", call);
+  require(peer >= 0 && peer < group.size() && peer != group.rank(), ExitCode::usage, operation,
+          " in group ", group.name(), " between rank ", group.rank(), " and rank ", peer,
           "; the peer must be another of its ", group.size(), " ranks");
 }
 

@@ -19,6 +19,7 @@ void check_broadcast(const Communicator&, const at::Tensor& inout, int root, con
 void check_all_to_all(const Communicator&, const at::Tensor& out,
                       std::span<const int64_t> out_splits, const at::Tensor& in,
                       std::span<const int64_t> in_splits, const Call&);
-void check_message(const Communicator&, const at::Tensor& tensor, int peer, const Call&);
+void check_message(const Communicator&, const char* operation, const at::Tensor& tensor, int peer,
+                   const Call&);
 
 }  // namespace phalanx

@@ -107,7 +107,9 @@ class Communicator {
   virtual Handle receive(at::Tensor tensor, int peer, int tag, const Call&) = 0;
   virtual void barrier(const Call&) = 0;
 
-  /// Ends every wait of this group, on all ranks, with `why` in the error.
+  /// Ends every wait of this group, on all ranks, with `why` in the error. Gloo can't interrupt a
+  /// call: there this process logs `why` and leaves with exit code 4, and the others miss it. In a
+  /// group of one rank it throws.
   virtual void abort(std::string_view why) = 0;
 };
 

@@ -14,21 +14,25 @@ std::optional<int> number_of(const char* variable) {
   const std::string_view digits(value);
   int number = 0;
   const auto [end, error] = std::from_chars(digits.begin(), digits.end(), number);
+  const bool large = error == std::errc::result_out_of_range;
   require(error == std::errc() && end == digits.end() && number >= 0, ExitCode::environment,
-          "the environment variable ", variable, " is '", digits, "', which is not a number");
+          "the environment variable ", variable, " is '", digits, "', which is ",
+          large ? "too large" : "not a number", "; unset it, or set it as the launcher does");
   return number;
 }
 
 struct Names {
-  const char *launcher, *rank, *size, *local_rank, *local_size, *job;
+  const char *launcher, *rank, *size, *local_rank, *local_size;
+  const char *job = nullptr, *step = nullptr;  // what tells two runs apart
 };
 constexpr Names launchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid"},
     // MPICH's and Intel's, before srun, with which they may start their own helpers.
-    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr, "SLURM_JOB_ID",
+     "SLURM_STEP_ID"},
 };
 
 // Tasks of each node, written as "2(x3),1": three nodes of two, one of one. 0 if `node` is not
@@ -75,10 +79,11 @@ int slurm_local_size(const WorldInfo& info) {
 // All ranks of a job must come to the same port, and two jobs to two ports.
 int derived_port(const Names& names) {
   uint32_t id = 0;
-  if (names.job)
-    if (const char* job = std::getenv(names.job))
-      for (const char* letter = job; *letter; ++letter) id = id * 31 + uint32_t(*letter);
-  if (const auto step = number_of("SLURM_STEP_ID")) id = id * 31 + uint32_t(*step);
+  for (const char* name : {names.job, names.step}) {
+    id *= 31;
+    for (const char* letter = name ? std::getenv(name) : nullptr; letter && *letter; ++letter)
+      id = id * 31 + uint32_t(*letter);
+  }
   require(id != 0, ExitCode::environment, names.launcher, " started ", names.rank,
           " without MASTER_PORT and without a job number to derive one from; set MASTER_PORT to a "
           "free port, the same for all ranks");
@@ -88,7 +93,8 @@ int derived_port(const Names& names) {
 void check(const WorldInfo& info, const Names& names) {
   const auto refuse = [&](const char* what, int value, const char* limit, int bound) {
     fail(ExitCode::environment, names.launcher, "'s environment contradicts itself: ", what, " is ",
-         value, " and ", limit, " is ", bound);
+         value, " and ", limit, " is ", bound,
+         "; start all ranks with one launcher, and unset what another one has left");
   };
   if (info.size < 1) refuse(names.size, info.size, "the least", 1);
   if (info.rank >= info.size) refuse(names.rank, info.rank, names.size, info.size);
@@ -107,8 +113,9 @@ WorldInfo world_from_environment() {
     // Other programs set PMI_RANK, too: srun, with ranks of its own, and launchers that say nothing
     // of hosts.
     if (std::string_view(names.rank) == "PMI_RANK" && !std::getenv(names.local_rank)) continue;
-    // A batch script under Slurm has SLURM_NTASKS, but only srun's tasks have a rank.
-    if (!rank && std::string_view(names.launcher) == "srun") continue;
+    // A batch script and a shell of Slurm's are a task of their own, whatever SLURM_NTASKS says:
+    // only of srun's tasks there are several.
+    if (std::string_view(names.launcher) == "srun" && (!rank || size.value_or(1) == 1)) continue;
     require(rank && size, ExitCode::environment, "the environment has ",
             rank ? names.rank : names.size, " and no ", rank ? names.size : names.rank,
             "; set both or neither");

@@ -10,6 +10,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/comm/arguments.h"
 #include "phalanx/comm/reduce.h"
+#include "phalanx/device/failure.h"
 
 namespace phalanx {
 namespace {
@@ -23,9 +24,10 @@ at::Tensor new_bytes(int64_t bytes) { return at::empty({bytes}, at::kByte); }
 /// A call whose bytes Gloo moves, and what is done with them at the end.
 class Moved : public Pending {
  public:
-  Moved(std::shared_ptr<Group> group, std::string what, uint64_t record, const Call& call)
+  Moved(std::shared_ptr<Group> group, const Signature& signature, uint64_t record, const Call& call)
       : group_(std::move(group)),
-        what_(std::move(what)),
+        signature_(signature),
+        unit_(call.unit),
         purpose_(call.purpose),
         record_(record),
         deadline_(call.deadline.count() ? call.deadline : group_->deadline()) {}
@@ -43,8 +45,7 @@ class Moved : public Pending {
       }
     } catch (const std::exception& error) {
       group_->history.end(record_, CallRecord::State::failed);
-      const std::string message = error.what();
-      group_->fail_group(what_, message.substr(0, message.find('\n')));
+      group_->fail_group(describe(), first_line(error.what()));
     }
     group_->ledger.add_wait(std::chrono::steady_clock::now() - begin);
     complete_ = true;
@@ -67,12 +68,22 @@ class Moved : public Pending {
   std::shared_future<WorkPointer> second;  ///< issued by Gloo's thread once `work` is done
   std::function<void()> finish;
   int64_t received = 0;
+  const char* message = nullptr;  ///< "send to", "receive from"
+  int peer = 0, tag = 0;          ///< of a message
 
  private:
   void wait_for(c10d::Work& moving) { moving.wait(deadline_); }
+  std::string describe() const {
+    const std::string what =
+        message ? text(message, " rank ", peer, ", tag ", tag)
+                : text(name(signature_.collective), " of ", signature_.elements, " ",
+                       c10::toString(static_cast<at::ScalarType>(signature_.dtype)));
+    return text(what, ", ", purpose_, " of ", unit_);
+  }
 
   std::shared_ptr<Group> group_;
-  std::string what_, purpose_;
+  Signature signature_;
+  std::string unit_, purpose_;
   uint64_t record_;
   std::chrono::milliseconds deadline_;
   bool complete_ = false;
@@ -183,15 +194,15 @@ class GlooCommunicator : public Communicator {
   }
 
   Handle send(at::Tensor tensor, int peer, int tag, const Call& call) override {
-    check_message(*this, tensor, peer, call);
-    auto made = message("send", "to", tensor, peer, tag, call);
+    check_message(*this, "send", tensor, peer, call);
+    auto made = message("send", "send to", tensor, peer, tag, call);
     if (tensor.nbytes() > 0) made->work = group_->send(bytes_of(tensor), peer, tag);
     return Handle(made);
   }
 
   Handle receive(at::Tensor tensor, int peer, int tag, const Call& call) override {
-    check_message(*this, tensor, peer, call);
-    auto made = message("receive", "from", tensor, peer, tag, call);
+    check_message(*this, "receive", tensor, peer, call);
+    auto made = message("receive", "receive from", tensor, peer, tag, call);
     if (tensor.nbytes() > 0) made->work = group_->receive(bytes_of(tensor), peer, tag);
     made->received = int64_t(tensor.nbytes());
     return Handle(made);
@@ -208,19 +219,17 @@ class GlooCommunicator : public Communicator {
  private:
   std::shared_ptr<Moved> begin(const Signature& signature, const Call& call, size_t bytes) {
     const uint64_t record = group_->begin(signature, call, int64_t(bytes));
-    auto what = text(phalanx::name(signature.collective), " of ", signature.elements, " ",
-                     c10::toString(static_cast<at::ScalarType>(signature.dtype)), ", ",
-                     call.purpose, " of ", call.unit);
-    return std::make_shared<Moved>(group_, std::move(what), record, call);
+    return std::make_shared<Moved>(group_, signature, record, call);
   }
 
-  std::shared_ptr<Moved> message(const char* operation, const char* direction,
-                                 const at::Tensor& tensor, int peer, int tag, const Call& call) {
+  std::shared_ptr<Moved> message(const char* operation, const char* words, const at::Tensor& tensor,
+                                 int peer, int tag, const Call& call) {
     const uint64_t record = group_->begin_message(operation, call, int64_t(tensor.nbytes()));
-    return std::make_shared<Moved>(group_,
-                                   text(operation, " ", direction, " rank ", peer, ", tag ", tag,
-                                        ", ", call.purpose, " of ", call.unit),
-                                   record, call);
+    auto made = std::make_shared<Moved>(group_, Signature{}, record, call);
+    made->message = words;
+    made->peer = peer;
+    made->tag = tag;
+    return made;
   }
 
   // Every rank sums its part of all inputs, then sends it to all. The second half is issued by
@@ -238,7 +247,8 @@ class GlooCommunicator : public Communicator {
     made.work = group_->all_to_all(come, each, bytes_of(inout), parts);
     auto promise = std::make_shared<std::promise<WorkPointer>>();
     made.second = promise->get_future().share();
-    made.work->getFuture()->addCallback([=, group = group_](c10::ivalue::Future& future) {
+    // It must not own the group, which would then end on this very thread of its own.
+    made.work->getFuture()->addCallback([=, group = group_.get()](c10::ivalue::Future& future) {
       try {
         if (future.hasError()) std::rethrow_exception(future.exception_ptr());
         auto inputs = parts_of(come, size, own);

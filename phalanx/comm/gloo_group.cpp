@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -14,6 +16,8 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/log.h"
+#include "phalanx/comm/store.h"
+#include "phalanx/device/failure.h"
 
 namespace phalanx::gloo_transport {
 namespace {
@@ -49,17 +53,32 @@ std::string address_towards(const std::string& host, int port) {
   return result.starts_with("127.") || result == "::1" ? std::string() : result;
 }
 
-auto device(bool one_host, const WorldInfo& info) {
-  using c10d::ProcessGroupGloo;
-  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME"); name && *name)
-    return ProcessGroupGloo::createDeviceForInterface(name);
-  if (one_host) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  const auto address = address_towards(info.master_address, info.master_port);
-  return address.empty() ? ProcessGroupGloo::createDefaultDevice()
-                         : ProcessGroupGloo::createDeviceForHostname(address);
+// The first interface that is up and leads out of this host; empty if there is none.
+std::string outward_interface() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return {};
+  std::string name;
+  for (const ifaddrs* each = all; each && name.empty(); each = each->ifa_next)
+    if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET && each->ifa_flags & IFF_UP &&
+        each->ifa_flags & IFF_RUNNING && !(each->ifa_flags & IFF_LOOPBACK))
+      name = each->ifa_name;
+  freeifaddrs(all);
+  return name;
 }
 
-std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+auto device(bool one_host, const WorldInfo& info, const std::string& interface) {
+  using c10d::ProcessGroupGloo;
+  if (!interface.empty()) return ProcessGroupGloo::createDeviceForInterface(interface);
+  if (one_host) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  const auto address = address_towards(info.master_address, info.master_port);
+  if (!address.empty()) return ProcessGroupGloo::createDeviceForHostname(address);
+  // Rank 0's host may know its own name as a loopback address, which leads other hosts to
+  // themselves.
+  const auto outward = outward_interface();
+  require(!outward.empty(), ExitCode::environment, info.master_address,
+          " (MASTER_ADDR) leads to this host only, and no other network is up");
+  return ProcessGroupGloo::createDeviceForInterface(outward);
+}
 
 }  // namespace
 
@@ -85,28 +104,43 @@ Group::Group(std::string name, const std::string& key, std::vector<int> world_ra
   connect(one_host);
 }
 
-Group::~Group() = default;
+// The first one's thread may still be giving work to the second.
+Group::~Group() {
+  first_.reset();
+  second_.reset();
+}
 
 void Group::connect(bool one_host) {
   // Gloo writes to sockets that a dead peer has closed; the default would end this rank in silence
   // instead of with the name of the peer.
   if (struct sigaction now{}; sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
     signal(SIGPIPE, SIG_IGN);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  const auto make_device = [&] {
+    try {
+      return device(one_host, info_, interface ? interface : "");
+    } catch (const std::exception& error) {
+      fail(ExitCode::environment, "group ", name_, " has no network for Gloo on rank ", rank_, ": ",
+           first_line(error.what()), "; GLOO_SOCKET_IFNAME is '", interface ? interface : "",
+           "', set it to the interface that leads to the other hosts");
+    }
+  };
+  const auto first_device = make_device(), second_device = make_device();
   std::vector<std::string> keys;
   for (int other = 0; other < size_; ++other) keys.push_back(text("here/", other));
   std::string why;
   try {
     store_->set(keys[size_t(rank_)], std::vector<uint8_t>{1});
     store_->wait(keys, options_.deadline);
-    auto make = [&](const char* which) {
+    auto make = [&](const char* which, const auto& device) {
       auto settings = c10d::ProcessGroupGloo::Options::create(options_.deadline);
-      settings->devices.push_back(device(one_host, info_));
+      settings->devices.push_back(device);
       settings->threads = 1;
       return c10::make_intrusive<c10d::ProcessGroupGloo>(
           c10::make_intrusive<c10d::PrefixStore>(which, store_), rank_, size_, settings);
     };
-    first_ = make("first");
-    second_ = make("second");
+    first_ = make("first", first_device);
+    second_ = make("second", second_device);
     return;
   } catch (const std::exception& error) {
     why = first_line(error.what());
@@ -202,7 +236,7 @@ std::string Group::missing_ranks() {
   } catch (const std::exception&) {
     usleep(100000);
     const std::string gone = gone_ranks();
-    return gone.empty() ? "rank 0 of the world, which hosts the store, is gone" : gone;
+    return gone.empty() ? store_name(info_) + " is gone" : gone;
   }
   if (silent.empty()) return "all ranks answer, so the network lost a connection";
   std::vector<std::string> names;

@@ -17,8 +17,6 @@ int64_t now_ns() {
 
 const char* name(CallRecord::State state) {
   switch (state) {
-    case CallRecord::State::none:
-      return "none";
     case CallRecord::State::issued:
       return "in flight";
     case CallRecord::State::complete:
@@ -33,41 +31,32 @@ const char* name(CallRecord::State state) {
 
 uint64_t CallHistory::begin(std::string_view group, uint64_t sequence, std::string_view operation,
                             std::string_view unit, std::string_view purpose, int64_t bytes) {
-  const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
+  const uint64_t number = ++count_;
   CallRecord& record = records_[number % size];
-  record.number.store(0, std::memory_order_relaxed);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  record.sequence = sequence;
-  record.bytes = bytes;
-  record.start_ns = now_ns();
-  record.end_ns = 0;
+  record = {.number = number, .sequence = sequence, .bytes = bytes, .start_ns = now_ns()};
   copy_text(record.group, group);
   copy_text(record.operation, operation);
   copy_text(record.unit, unit);
   copy_text(record.purpose, purpose);
-  record.state.store(CallRecord::State::issued, std::memory_order_relaxed);
-  record.number.store(number, std::memory_order_release);
-  count_.store(number, std::memory_order_release);
   return number;
 }
 
 void CallHistory::end(uint64_t number, CallRecord::State state) {
   CallRecord& record = records_[number % size];
-  if (record.number.load(std::memory_order_relaxed) != number) return;  // long overwritten
+  if (record.number != number) return;  // long overwritten
   record.end_ns = now_ns();
-  record.state.store(state, std::memory_order_release);
+  record.state = state;
 }
 
 std::string CallHistory::describe(int most) const {
-  const uint64_t last = count();
-  const uint64_t kept = std::min({last, uint64_t(most), uint64_t(size)});
+  const uint64_t kept = std::min({count_, uint64_t(most), uint64_t(size)});
   std::string lines;
-  for (uint64_t number = last - kept + 1; number <= last; ++number) {
+  for (uint64_t number = count_ - kept + 1; number <= count_; ++number) {
     const CallRecord& record = records_[number % size];
     const int64_t end = record.end_ns ? record.end_ns : now_ns();
     lines += text("call ", record.sequence, " of group ", record.group, ": ", record.operation,
                   " for ", record.purpose, " of ", record.unit, ", ", record.bytes, " bytes, ",
-                  name(record.state.load()), ", ", (end - record.start_ns) / 1000, " us\n");
+                  name(record.state), ", ", (end - record.start_ns) / 1000, " us\n");
   }
   return lines;
 }

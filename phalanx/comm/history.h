@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,21 +8,19 @@
 
 namespace phalanx {
 
-/// One call of this rank. Plain data with fixed texts (cut if longer), so that a signal handler can
-/// read it.
+/// One call of this rank; texts are cut if longer.
 struct CallRecord {
-  enum class State : uint8_t { none, issued, complete, failed };
-  std::atomic<uint64_t> number{0};  ///< of this process, from 1; 0 while it is being written
-  uint64_t sequence = 0;            ///< in its group, from 1
-  int64_t bytes = 0;                ///< of this rank's input or output, the larger
-  int64_t start_ns = 0;             ///< steady clock
-  int64_t end_ns = 0;               ///< 0: not complete
-  std::atomic<State> state{State::none};
+  enum class State : uint8_t { issued, complete, failed };
+  uint64_t number = 0;    ///< of this process, from 1
+  uint64_t sequence = 0;  ///< in its group, from 1
+  int64_t bytes = 0;      ///< of this rank's input or output, the larger
+  int64_t start_ns = 0;   ///< steady clock
+  int64_t end_ns = 0;     ///< 0: not complete
+  State state = State::issued;
   char group[24] = {}, operation[16] = {}, unit[32] = {}, purpose[24] = {};
 };
 
-/// The last calls of this process, over all groups. One thread writes; readers may be signal
-/// handlers, which look at records() and nothing else.
+/// The last calls of this process, over all groups. Used by one thread.
 class CallHistory {
  public:
   static constexpr int size = 256;
@@ -33,15 +30,12 @@ class CallHistory {
                  std::string_view unit, std::string_view purpose, int64_t bytes);
   void end(uint64_t number, CallRecord::State state);
 
-  uint64_t count() const { return count_.load(std::memory_order_acquire); }
-  const std::array<CallRecord, size>& records() const { return records_; }
-
   /// The last `most` calls, oldest first, one line each.
-  std::string describe(int most = 10) const;
+  std::string describe(int most) const;
 
  private:
   std::array<CallRecord, size> records_;
-  std::atomic<uint64_t> count_{0};
+  uint64_t count_ = 0;
 };
 
 /// The history of a world, which outlives it for last_calls().

@@ -146,18 +146,28 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
             " on the same host through a local socket: ", std::strerror(errno));
     adopt(ranks[i], std::move(made));
   }
+  std::string stranger;
   while (above > 0) {
-    require(readable(listener_.get(), deadline), ExitCode::peer_lost, "rank ", rank_,
-            " was not reached by ", above,
-            " ranks of its host before the join deadline (train.join_deadline_s)");
+    require(Clock::now() < deadline && readable(listener_.get(), deadline),
+            stranger.empty() ? ExitCode::peer_lost : ExitCode::environment, "rank ", rank_,
+            " was not reached by ", above, " ranks of its host, though all have joined", stranger);
     Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!made.open() && (errno == EINTR || errno == ECONNABORTED)) continue;
+    require(made.open(), ExitCode::environment, "rank ", rank_,
+            " cannot accept the local connection of another rank: ", std::strerror(errno),
+            "; raise the limit on open files (ulimit -n)");
     Header header{};
     Descriptor none;
     ucred credentials{};
     socklen_t length = sizeof(credentials);
-    if (!made.open() ||
-        getsockopt(made.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
-        credentials.uid != geteuid() || receive_message(made.get(), header, none, 0) != 1 ||
+    getsockopt(made.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+    if (credentials.uid != geteuid()) {
+      stranger = text("; user ", credentials.uid, " came and was refused by user ", geteuid(),
+                      ": run all ranks of a host as one user");
+      continue;
+    }
+    if (!readable(made.get(), deadline) ||
+        receive_message(made.get(), header, none, MSG_DONTWAIT) != 1 ||
         header.kind != Header::hello || header.rank <= rank_ || header.rank >= int(peers_.size()) ||
         peers_[header.rank].state != State::none)
       continue;  // not one of ours
@@ -182,6 +192,10 @@ void LocalPeers::read_from(int rank) {
     Descriptor descriptor;
     const int got = receive_message(peer.socket.get(), header, descriptor, MSG_DONTWAIT);
     if (got < 0) return;
+    // The system drops a descriptor for which there is no place, and delivers the rest.
+    require(got == 0 || header.kind != Header::segment || descriptor.open(), ExitCode::environment,
+            "a shared segment of rank ", rank, " found no place among the open files of rank ",
+            rank_, "; raise the limit on open files (ulimit -n)");
     if (got == 0)
       peer.state = State::dead;
     else if (header.kind == Header::goodbye)
@@ -196,8 +210,10 @@ void LocalPeers::poll() {
 }
 
 Descriptor LocalPeers::receive(int rank, uint64_t tag, int64_t expected_bytes,
-                               Clock::time_point deadline, const std::string& what) {
+                               Clock::time_point deadline, const std::string& what,
+                               const std::function<std::string()>& over) {
   for (;;) {
+    const std::string why = over ? over() : std::string();  // before the look at what it had sent
     auto found = std::find_if(inbox_.begin(), inbox_.end(), [&](const Message& message) {
       return message.rank == rank && message.tag == tag;
     });
@@ -214,6 +230,8 @@ Descriptor LocalPeers::receive(int rank, uint64_t tag, int64_t expected_bytes,
           return message.rank == rank && message.tag == tag;
         }))
       continue;
+    require(why.empty(), ExitCode::peer_lost, why, " while rank ", rank_,
+            " waited for it in: ", what);
     for (int other = 0; other < int(peers_.size()); ++other)
       require(peers_[other].state != State::dead, ExitCode::peer_lost, "rank ", other, " (process ",
               peers_[other].process, ") died while rank ", rank_, " waited for rank ", rank,

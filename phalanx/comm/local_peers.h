@@ -26,9 +26,11 @@ class LocalPeers {
 
   void send(int rank, uint64_t tag, const Descriptor& descriptor, int64_t bytes);
 
-  /// The next descriptor that `rank` sends under `tag`. Throws peer_lost, naming `what`.
+  /// The next descriptor that `rank` sends under `tag`. Throws peer_lost, naming `what`. `over`
+  /// says what `rank` did after which it sends none any more; empty while it may.
   Descriptor receive(int rank, uint64_t tag, int64_t expected_bytes,
-                     std::chrono::steady_clock::time_point deadline, const std::string& what);
+                     std::chrono::steady_clock::time_point deadline, const std::string& what,
+                     const std::function<std::string()>& over = {});
 
   /// Called while receive() waits, so that peers that wait for this rank go on.
   std::function<bool()> while_waiting;

@@ -210,7 +210,7 @@ void reduce(void* out, const void* const* inputs, int input_count, int64_t eleme
       return reduce_op<uint8_t>(out, inputs, input_count, elements, op, accumulate);
     default:
       fail(ExitCode::usage, "cannot reduce tensors of ", c10::toString(dtype),
-           "; convert them to a float or integer type first");
+           "; convert them first to ", reducible);
   }
 }
 

@@ -8,8 +8,9 @@
 
 namespace phalanx {
 
-/// True for the element types that reduce() knows.
+/// True for the element types that reduce() knows: those of `reducible`, LibTorch's names.
 bool can_reduce(at::ScalarType dtype);
+constexpr const char* reducible = "Double, Float, BFloat16, Half, Long, Int, Short or Byte";
 
 /// out[i] = inputs[0][i] + inputs[1][i] + ... in this order, or out[i] + (that sum) with
 /// `accumulate`; max and min likewise. 16-bit floats are added in float32 and rounded once,

@@ -28,7 +28,8 @@ Descriptor make_segment(const std::string& name, int64_t bytes) {
           ": ", std::strerror(errno), "; raise the limit on open files (ulimit -n)");
   require(ftruncate(descriptor.get(), bytes) == 0, ExitCode::environment,
           "cannot make the shared segment ", name, " ", bytes,
-          " bytes large: ", std::strerror(errno));
+          " bytes large: ", std::strerror(errno),
+          "; raise the limits on memory and on the size of files (ulimit -f)");
   return descriptor;
 }
 

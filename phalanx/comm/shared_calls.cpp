@@ -1,7 +1,5 @@
 #include "phalanx/comm/shared_calls.h"
 
-#include <algorithm>
-
 namespace phalanx::shared {
 
 using std::memory_order_acquire;
@@ -46,36 +44,10 @@ void Collected::complete_call(int64_t received_bytes) {
 }
 
 Missing Collected::missing() const {
-  Missing late;
-  for (int other = 0; other < size(); ++other)
-    if (!done_[other] &&
-        group_->slot(other, number_).published.load(memory_order_acquire) < number_)
-      late.ranks.push_back(other);
-  if (!late.ranks.empty()) return late;
-  late.issued = true;
-  if (chunked_before_ && !buffers_mine_) late.ranks = behind(chunked_before_);
-  if (late.ranks.empty()) late.ranks = behind(number_);
-  return late;
-}
-
-// In the order "produce chunk 0, reduce it, read it, produce chunk 1 ..." every step needs earlier
-// ones only. So whoever has the earliest step to do could do it, while the others wait for it.
-std::vector<int> Collected::behind(uint64_t number) const {
-  std::vector<int> ranks;
-  uint64_t earliest = UINT64_MAX;
-  for (int other = 0; other < size(); ++other) {
-    const Slot& slot = group_->slot(other, number);
-    if (other == rank() || slot.published.load(memory_order_acquire) != number) continue;
-    const uint64_t produced = slot.produced.load(memory_order_acquire);
-    const uint64_t reduced = slot.reduced.load(memory_order_acquire);
-    const uint64_t consumed = slot.consumed.load(memory_order_acquire);
-    if (produced == all_done && slot.finished.load(memory_order_acquire) >= number) continue;
-    const uint64_t step = std::min({3 * produced, 3 * reduced + 1, 3 * consumed + 2});
-    if (step < earliest) ranks.clear();
-    earliest = std::min(step, earliest);
-    if (step == earliest) ranks.push_back(other);
-  }
-  return ranks;
+  const Missing late = group_->missing(number_);
+  if (!late.issued || !chunked_before_ || buffers_mine_) return late;
+  const Missing before = group_->missing(chunked_before_);
+  return before.ranks.empty() ? late : before;
 }
 
 bool Collected::may_fill(uint32_t index) {
@@ -96,6 +68,11 @@ bool Collected::may_fill(uint32_t index) {
 
 bool Collected::stage_chunks() {
   if (!chunked_ || staged_ == chunks_) return false;
+  // All have dropped the call. A later one has the chunks, perhaps even the slot, from here on.
+  if (group_->finished_by_peers(number_)) {
+    staged_ = chunks_;
+    return true;
+  }
   bool moved = false;
   while (staged_ < chunks_ && may_fill(uint32_t(staged_))) {
     fill_chunk(staged_, chunk(rank(), staged_));

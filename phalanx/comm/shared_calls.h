@@ -29,7 +29,6 @@ class Collected : public SharedCall {
   void publish();
   void complete_call(int64_t received_bytes);
   bool stage_chunks();
-  std::vector<int> behind(uint64_t number) const;  ///< the others that are furthest behind
   uint32_t counted(int64_t chunks) const { return chunks == chunks_ ? all_done : chunks; }
   virtual void fill_chunk(int64_t chunk, char* to) = 0;
   bool may_fill(uint32_t chunk);  ///< its buffer has been read by all

@@ -54,11 +54,11 @@ class SharedCommunicator : public Communicator {
         shared::all_to_all(group_, std::move(out), out_splits, std::move(in), in_splits, call));
   }
   Handle send(at::Tensor tensor, int peer, int tag, const Call& call) override {
-    check_message(*this, tensor, peer, call);
+    check_message(*this, "send", tensor, peer, call);
     return Handle(shared::send(group_, std::move(tensor), peer, tag, call));
   }
   Handle receive(at::Tensor tensor, int peer, int tag, const Call& call) override {
-    check_message(*this, tensor, peer, call);
+    check_message(*this, "receive", tensor, peer, call);
     return Handle(shared::receive(group_, std::move(tensor), peer, tag, call));
   }
   void barrier(const Call& call) override { Handle(shared::barrier(group_, call)).wait(); }

@@ -48,8 +48,6 @@ Group::Group(std::string name, std::string key, std::vector<int> world_ranks, in
       size_(int(world_ranks_.size())),
       host_(std::move(host)),
       deadline_(deadline) {
-  require(size_ <= max_ranks, ExitCode::usage, "group ", name_, " has ", size_,
-          " ranks on one host; shared memory serves at most ", max_ranks);
   const int64_t bytes = control_bytes(size_);
   const uint64_t tag = hash_name("control " + key_);
   const auto end = Clock::now() + deadline_;
@@ -72,8 +70,6 @@ Group::~Group() {
 }
 
 void Group::close() {
-  if (closed_) return;
-  closed_ = true;
   auto nothing_owed = [this] { return owed_.empty() || (progress(), owed_.empty()); };
   if (failure_.empty()) try {
       wait_until(
@@ -88,7 +84,6 @@ void Group::close() {
 
 uint64_t Group::begin(const Signature& signature, const Call& call) {
   check_aborted();
-  require(!closed_, ExitCode::usage, "group ", name_, " is closed");
   if (!freed_.empty()) sweep_segments();
   const uint64_t number = issued_ + 1;
   retire_until([&] { return number - retired_ <= uint64_t(slot_count); },
@@ -127,14 +122,7 @@ void Group::retire_until(c10::function_ref<bool()> enough, c10::function_ref<std
     retire();
     return enough();
   };
-  const auto holders = [&] {
-    Missing missing;
-    for (int other = 0; other < size_; ++other)
-      if (slot(other, retired_ + 1).finished.load(memory_order_acquire) < retired_ + 1)
-        missing.ranks.push_back(other);
-    return missing;
-  };
-  wait_until(ready, holders, what, deadline_);
+  wait_until(ready, [this] { return missing(retired_ + 1); }, what, deadline_);
 }
 
 int64_t Group::reserve_ring(uint64_t number, int64_t bytes) {
@@ -191,15 +179,16 @@ void Group::add(const std::shared_ptr<SharedCall>& call) {
 void Group::remove(SharedCall* call) { std::erase(pending_, call); }
 
 bool Group::progress() {
+  if (!failure_.empty()) return false;  // its error is said where it is waited in
   bool moved = false;
   for (size_t i = 0; i < pending_.size();) {
     SharedCall* call = pending_[i];
-    if (!call->complete_ || call->owes_peers()) {
+    if (!call->complete() || call->owes_peers()) {
       auto keep = call->weak_from_this().lock();
       moved |= call->advance();
     }
     if (i >= pending_.size() || pending_[i] != call) continue;  // it went away
-    if (call->complete_ && !call->owes_peers()) {
+    if (call->complete() && !call->owes_peers()) {
       pending_.erase(pending_.begin() + int64_t(i));
       std::erase_if(owed_, [&](const auto& owed) { return owed.get() == call; });
     } else {
@@ -232,6 +221,32 @@ bool Group::finished_by_peers(uint64_t number) {
     if (other != rank_ && slot(other, number).finished.load(memory_order_acquire) < number)
       return false;
   return true;
+}
+
+// Who has not come, else who is furthest behind. In the order "produce chunk 0, reduce it, read it,
+// produce chunk 1 ..." every step needs earlier ones only. So whoever has the earliest step to do
+// could do it, while the others wait for it.
+Missing Group::missing(uint64_t number) {
+  Missing late;
+  for (int other = 0; other < size_; ++other)
+    if (other != rank_ && slot(other, number).published.load(memory_order_acquire) < number)
+      late.ranks.push_back(other);
+  if (!late.ranks.empty()) return late;
+  late.issued = true;
+  uint64_t earliest = UINT64_MAX;
+  for (int other = 0; other < size_; ++other) {
+    const Slot& peer = slot(other, number);
+    if (other == rank_ || peer.published.load(memory_order_acquire) != number) continue;
+    const uint64_t produced = peer.produced.load(memory_order_acquire);
+    const uint64_t reduced = peer.reduced.load(memory_order_acquire);
+    const uint64_t consumed = peer.consumed.load(memory_order_acquire);
+    if (produced == all_done && peer.finished.load(memory_order_acquire) >= number) continue;
+    const uint64_t step = std::min({3 * produced, 3 * reduced + 1, 3 * consumed + 2});
+    if (step < earliest) late.ranks.clear();
+    earliest = std::min(step, earliest);
+    if (step == earliest) late.ranks.push_back(other);
+  }
+  return late;
 }
 
 std::string Group::describe(int rank, uint64_t number) {

@@ -75,7 +75,6 @@ class SharedCall : public Pending, public std::enable_shared_from_this<SharedCal
   std::chrono::milliseconds deadline_;
   uint64_t record_ = 0;
   bool complete_ = false;
-  friend class Group;
 };
 
 /// What the ranks of one group share: control blocks, segments, and this rank's pending calls.
@@ -109,6 +108,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool arrived(int rank, uint64_t number);  ///< and has issued the same call, else throws
   const char* input_of(int rank, const Location& location);
   bool finished_by_peers(uint64_t number);
+  Missing missing(uint64_t number);  ///< whom a call waits for
   void wake(int rank) { host_->wake(world_ranks_[rank]); }
   void wake_all();
 
@@ -162,7 +162,6 @@ class Group : public std::enable_shared_from_this<Group> {
   CallHistory& history;
 
  private:
-  friend class SharedCall;
   void retire();
   void retire_until(c10::function_ref<bool()> enough, c10::function_ref<std::string()> what);
   void sweep_segments();
@@ -170,6 +169,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void check_peers(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,
                    c10::function_ref<std::string()> what);
   void check_aborted();
+  [[noreturn]] void fail_late(const Missing& late, const std::string& what,
+                              std::chrono::milliseconds deadline);
   [[noreturn]] void throw_mismatch(int other, uint64_t number);
 
   std::string name_, key_;  // for people; for peers, who may share several groups of one name
@@ -187,7 +188,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::map<char*, uint32_t> by_address_;
   std::set<uint32_t> freed_;
   std::string failure_;
-  bool closed_ = false;
 };
 
 }  // namespace phalanx::shared

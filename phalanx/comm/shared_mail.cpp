@@ -99,6 +99,10 @@ class Send : public Message {
     auto& group = *group_;
     const int self = group.rank();
     auto& answer = answer_of(group, self, peer_, number_);
+    if (answer.finished.load(memory_order_acquire) >= number_) {  // its receiver has dropped it
+      staged_ = chunks_;
+      return true;
+    }
     if (answer.matched.load(memory_order_acquire) != number_) return false;
     bool moved = false;
     while (staged_ < chunks_ &&

@@ -15,12 +15,24 @@ at::Tensor Group::allocate(int64_t bytes, bool window) {
   require(id < uint32_t(max_segments), ExitCode::usage, "group ", name_, " has allocated ", id,
           " buffers; allocate once and reuse them");
   const int64_t mapped = round_up(std::max<int64_t>(1, window ? bytes * size_ : bytes));
-  const uint64_t tag = std::hash<std::string>()(key_) * 31 + 2 * id + (window ? 1 : 0);
+  const uint64_t tag = hash_name(text(window ? "window " : "buffer ", id, " of ", key_));
   const auto end = std::chrono::steady_clock::now() + deadline_;
   const std::string what =
       window ? text("allocating a window of ", bytes, " bytes a rank in group ", name_)
              : text("allocating ", bytes, " bytes in group ", name_);
   auto& peers = host_->peers();
+  const auto receive = [&](int other) {
+    return Mapping(peers.receive(world_ranks_[other], tag, mapped, end, what,
+                                 [&] {
+                                   check_aborted();
+                                   const auto closed =
+                                       control(other).closed.load(std::memory_order_acquire);
+                                   return closed ? text("rank ", other, " of group ", name_,
+                                                        " has finished and left")
+                                                 : std::string();
+                                 }),
+                   mapped);
+  };
   Segment made{.window = window, .bytes = bytes};
   if (!window || rank_ == 0) {
     Descriptor own = make_segment("phalanx " + name_, mapped);
@@ -28,12 +40,9 @@ at::Tensor Group::allocate(int64_t bytes, bool window) {
       if (other != rank_) peers.send(world_ranks_[other], tag, own, mapped);
     if (window) made.mappings.emplace_back(own, mapped);
     for (int other = 0; !window && other < size_; ++other)
-      made.mappings.push_back(
-          other == rank_
-              ? Mapping(own, mapped)
-              : Mapping(peers.receive(world_ranks_[other], tag, mapped, end, what), mapped));
+      made.mappings.push_back(other == rank_ ? Mapping(own, mapped) : receive(other));
   } else {
-    made.mappings.emplace_back(peers.receive(world_ranks_[0], tag, mapped, end, what), mapped);
+    made.mappings.push_back(receive(0));
   }
   char* base = window ? made.mappings[0].data() : made.mappings[rank_].data();
   segments_.push_back(std::move(made));

@@ -94,23 +94,7 @@ void Group::wait_until(c10::function_ref<bool()> ready, c10::function_ref<Missin
       check_peers(ready, missing, what);
       looked = now;
     }
-    if (now - begin > deadline) {
-      const Missing late = missing();
-      std::string sentence = text("the deadline of ", deadline.count(), " ms passed on rank ",
-                                  rank_, " of group ", name_, " in ", what(),
-                                  !late.issued             ? "; did not arrive: "
-                                  : late.ranks.size() == 1 ? "; has not gone on in it: "
-                                                           : "; have not gone on in it: ");
-      const char* separator = "";
-      for (int other : late.ranks) {
-        const uint64_t last = control(other).issued.load(memory_order_acquire);
-        sentence += text(
-            separator, "rank ", other, " (process ", host_->peers().process(world_ranks_[other]),
-            "; its last: ", last ? describe(other, last) : "no call of this group", ")");
-        separator = ", ";
-      }
-      fail_group(sentence);
-    }
+    if (now - begin > deadline) fail_late(missing(), what(), deadline);
     if (yielded++ < yields) {
       sched_yield();
       continue;
@@ -124,6 +108,23 @@ void Group::wait_until(c10::function_ref<bool()> ready, c10::function_ref<Missin
     }
     bell.sleeping.store(0, memory_order_relaxed);
   }
+}
+
+void Group::fail_late(const Missing& late, const std::string& what,
+                      std::chrono::milliseconds deadline) {
+  std::vector<std::string> ranks;
+  for (int other : late.ranks) {
+    const uint64_t last = control(other).issued.load(memory_order_acquire);
+    ranks.push_back(text("rank ", other, " (process ", host_->peers().process(world_ranks_[other]),
+                         "; its last: ", last ? describe(other, last) : "no call of this group",
+                         ")"));
+  }
+  fail_group(text("the deadline of ", deadline.count(), " ms passed on rank ", rank_, " of group ",
+                  name_, " in ", what,
+                  !late.issued        ? "; did not arrive: "
+                  : ranks.size() == 1 ? "; has not gone on in it: "
+                                      : "; have not gone on in it: ",
+                  join(ranks)));
 }
 
 void Group::check_peers(c10::function_ref<bool()> ready, c10::function_ref<Missing()> missing,

@@ -17,6 +17,7 @@
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/listener.h"
+#include "phalanx/device/failure.h"
 
 namespace phalanx {
 namespace {
@@ -84,9 +85,12 @@ c10::intrusive_ptr<c10d::Store> make_store(const WorldInfo& info, c10d::TCPStore
   }
 }
 
-std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
-
 }  // namespace
+
+std::string store_name(const WorldInfo& info) {
+  return text(agent_hosts_store() ? "torchrun's" : "rank 0's", " store at ", info.master_address,
+              ":", info.master_port);
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
                                            std::chrono::milliseconds deadline) {
@@ -107,10 +111,10 @@ c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo& info,
   }
   c10::intrusive_ptr<c10d::Store> store;
   const auto unreachable = [&](const std::string& why) {
-    fail(ExitCode::environment, "rank ", info.rank, " cannot reach rank 0's store at ",
-         info.master_address, ":", info.master_port, " within ", deadline.count(), " ms", why,
-         " (train.join_deadline_s); is rank 0 running, and are MASTER_ADDR and MASTER_PORT the "
-         "same for all ranks?");
+    fail(ExitCode::environment, "rank ", info.rank, " cannot reach ", store_name(info), " within ",
+         deadline.count(), " ms", why,
+         " (train.join_deadline_s); is it running, and are "
+         "MASTER_ADDR and MASTER_PORT the same for all ranks?");
   };
   if (!options.isServer && !reachable(info, Clock::now() + deadline)) unreachable("");
   try {
@@ -147,9 +151,8 @@ std::vector<std::string> exchange(c10d::Store& store, const WorldInfo& info,
     for (size_t rank = 0; rank < keys.size(); ++rank) come[rank] = store.check({keys[rank]});
     if (info.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));  // others ask, too
   } catch (const std::exception& error) {
-    fail(ExitCode::peer_lost, "rank ", info.rank, " lost rank 0's store at ", info.master_address,
-         ":", info.master_port, " while it waited for all ranks to join (",
-         first_line(error.what()), ")");
+    fail(ExitCode::peer_lost, "rank ", info.rank, " lost ", store_name(info),
+         " while it waited for all ranks to join (", first_line(error.what()), ")");
   }
   std::vector<int> missing;
   for (int rank = 0; rank < info.size; ++rank)

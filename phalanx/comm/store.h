@@ -21,7 +21,10 @@ namespace phalanx {
 /// of the run, so that a restarted one meets no keys of the dead.
 c10::intrusive_ptr<c10d::Store> open_store(const WorldInfo&, std::chrono::milliseconds deadline);
 
-/// Sets "<topic>/<rank>" to `value` and returns the values of all ranks. Throws Error(environment)
+/// "rank 0's store at 10.0.0.1:29500", for errors.
+std::string store_name(const WorldInfo&);
+
+/// Sets "<topic>/<rank>" to `value` and returns the values of all ranks. Throws Error(peer_lost)
 /// naming the ranks that did not come before the deadline.
 std::vector<std::string> exchange(c10d::Store&, const WorldInfo&, const std::string& topic,
                                   const std::string& value,

@@ -43,7 +43,6 @@ class JoinedWorld : public World {
 
   const WorldInfo& info() const override { return info_; }
   Ledger& ledger() override { return ledger_; }
-  CallHistory& history() override { return *history_; }
   const WorldOptions& options() const override { return options_; }
 
   std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) override {
@@ -96,34 +95,45 @@ class JoinedWorld : public World {
                     Clock::time_point deadline) {
     std::string failure;
     if (local_ranks_.size() > 1) try {
-        peers->connect(local_ranks_, addresses, deadline);
+        const auto soon = std::min(deadline, Clock::now() + std::chrono::seconds(30));
+        peers->connect(local_ranks_, addresses, soon);
         if (options_.transport != Transport::gloo)
-          host_ = std::make_shared<shared::Host>(info_.rank, peers, local_ranks_, deadline);
+          host_ = std::make_shared<shared::Host>(info_.rank, peers, local_ranks_, soon);
         peers_ = std::move(peers);
       } catch (const Error& error) {
-        failure = error.what();
+        // Whoever lost another rank only met that one's failure.
+        failure = text(error.code() == ExitCode::peer_lost ? "met " : "has ", error.what());
         peers.reset();  // who waits for this rank's segments learns at once that none will come
       }
     const auto results = exchange(*store_, info_, "local", failure, deadline);
-    for (int rank : local_ranks_) {
-      if (results[rank].empty()) continue;
-      require(options_.transport != Transport::shared_memory, ExitCode::environment,
-              "shared memory was asked for and does not work here: ", results[rank]);
-      if (host_)
-        log_warning(text("ranks of this host cannot share memory and use Gloo: ", results[rank]));
-      host_.reset();
-      peers_.reset();
+    for (int rank : local_ranks_)
+      if (failure.empty() || results[rank].starts_with("has ")) failure = results[rank];
+    if (failure.empty()) return;
+    failure = failure.substr(4);
+    if (options_.transport == Transport::shared_memory) {
+      try {  // rank 0 may host the store from which others still read the reason
+        exchange(*store_, info_, "refused", "", Clock::now() + std::chrono::seconds(1));
+      } catch (const Error&) {
+      }
+      fail(ExitCode::environment, "shared memory was asked for and does not work here: ", failure);
     }
+    if (options_.transport == Transport::automatic && info_.rank == local_ranks_.front())
+      log_warning(text("ranks of this host cannot share memory and use Gloo: ", failure));
+    host_.reset();
+    peers_.reset();
   }
 
   bool use_shared_memory(const std::string& name, const std::vector<int>& members) const {
     if (options_.transport == Transport::gloo) return false;
     const bool local = host_ && std::includes(local_ranks_.begin(), local_ranks_.end(),
                                               members.begin(), members.end());
-    require(local || options_.transport == Transport::automatic, ExitCode::usage, "group ", name,
-            " of ranks ", phalanx::join(members),
-            " spans hosts, and the transport was set to shared memory; leave it on automatic");
-    return local;
+    const bool fits = members.size() <= size_t(shared::max_ranks);
+    require((local && fits) || options_.transport == Transport::automatic, ExitCode::usage,
+            "group ", name, " of ", members.size(), " ranks ",
+            local ? text("is larger than the ", shared::max_ranks, " that can share memory")
+                  : "spans hosts",
+            ", and the transport was set to shared memory; leave it on automatic");
+    return local && fits;
   }
 
   WorldInfo info_;

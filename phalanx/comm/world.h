@@ -28,27 +28,27 @@ struct WorldOptions {
   Transport transport = Transport::automatic;
   std::chrono::milliseconds deadline{std::chrono::minutes(5)};
   std::chrono::milliseconds join_deadline{std::chrono::minutes(2)};  ///< all ranks have come
-  bool debug = false;  ///< compare a fingerprint of every call on transports that do not by nature
+  /// Compare a fingerprint of every collective call on transports that do not by nature.
+  bool debug = false;
 };
 
 class Ledger;
-class CallHistory;
 
 /// The processes of a run, joined: where every group comes from. One per process.
 class World {
  public:
-  /// Meets the other ranks through the store at master_address:master_port. Throws
-  /// Error(environment) that names the ranks that never joined, or the port that is in use.
+  /// Meets the other ranks through the store at master_address:master_port. Throws Error(peer_lost)
+  /// that names the ranks that never joined, or Error(environment) for a port that is in use or a
+  /// store that can't be reached.
   static std::shared_ptr<World> join(const WorldInfo&, const WorldOptions& = {});
   virtual ~World() = default;
 
   virtual const WorldInfo& info() const = 0;
-  /// A communicator of the given world ranks (ascending, this rank among them). Members only; same
-  /// order of calls and the same name on all of them. A name may come again, as with a second Mesh:
-  /// the ledger adds up what groups of one name received.
+  /// A communicator of the given world ranks (ascending, this rank among them), which must not
+  /// outlive this World. Members only; same order of calls and the same name on all of them. A name
+  /// may come again, as with a second Mesh: the ledger adds up what groups of one name received.
   virtual std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) = 0;
   virtual Ledger& ledger() = 0;
-  virtual CallHistory& history() = 0;
   virtual const WorldOptions& options() const = 0;
 };
 

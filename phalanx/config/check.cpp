@@ -1,6 +1,10 @@
 #include "phalanx/config/check.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "phalanx/base/error.h"
+#include "phalanx/config/keys.h"
 
 namespace phalanx {
 namespace {
@@ -28,6 +32,13 @@ void check_model(const Config& config, Violations& found) {
   found.insert(found.end(), model.begin(), model.end());
 }
 
+// For options that would be read and dropped.
+void refuse_unused(const char* key, const ConfigValue& value, const ConfigValue& usual,
+                   const std::string& with, const char* fix, Violations& found) {
+  if (value != usual)
+    add(found, key, text(key, " = ", to_toml(value), " has no meaning with ", with, "; ", fix));
+}
+
 void check_training_data(const Config& config, Violations& found) {
   const DataConfig& data = config.data;
   const bool tokens = data.kind == DataKind::tokens;
@@ -52,6 +63,11 @@ void check_data(const Config& config, ConfigUse use, Violations& found) {
     check_training_data(config, found);
   else if (data.kind == DataKind::tokens && data.validation.empty())
     add(found, "data.validation", "data.validation is missing; name token files to evaluate on");
+  if (data.kind == DataKind::synthetic)
+    for (auto [key, files] :
+         {std::pair{"data.train", &data.train}, {"data.validation", &data.validation}})
+      refuse_unused(key, *files, std::vector<std::string>(), "data.kind = \"synthetic\"",
+                    "leave it out, or use \"tokens\"", found);
   if (spec.max_position_embeddings > 0 && data.sequence_length > spec.max_position_embeddings)
     add(found, "data.sequence_length",
         text("data.sequence_length = ", data.sequence_length,
@@ -64,7 +80,9 @@ void check_data(const Config& config, ConfigUse use, Violations& found) {
              " is less than the 256 ids of data.tokenizer = \"byte\"; give at least 256"));
 }
 
-void check_batch(const Config& config, int64_t ranks, Violations& found) {
+// `ranks`: data-parallel ones. Where no world of this size has so many, the layout's rules say it.
+void check_batch(const Config& config, int64_t ranks, int world_size, Violations& found) {
+  if (ranks < 1 || ranks > world_size) return;
   const int64_t global = config.batch.global;
   const int64_t micro = config.batch.micro;
   const int64_t unit = ranks * std::max<int64_t>(micro, 1);
@@ -78,18 +96,17 @@ void check_batch(const Config& config, int64_t ranks, Violations& found) {
            below > 0 ? text(below, " or ") : "", below + unit));
 }
 
-// Options of one kind that were set beside another: they would be read and dropped.
+// Options of one kind that were set beside another.
 void check_unused(const Config& config, Violations& found) {
   const Config initial;
-  const auto unused = [&](const char* key, double value, double usual, const std::string& with,
-                          const char* fix) {
-    if (value != usual)
-      add(found, key, text(key, " = ", value, " has no meaning with ", with, "; ", fix));
-  };
+  const auto unused = [&](const char* key, const ConfigValue& value, const ConfigValue& usual,
+                          const std::string& with,
+                          const char* fix) { refuse_unused(key, value, usual, with, fix, found); };
   const OptimizerConfig &optimizer = config.optimizer, &usual = initial.optimizer;
   const std::string kind = text("optimizer.kind = \"", name(optimizer.kind), "\"");
   if (optimizer.kind == OptimizerKind::adamw) {
-    unused("optimizer.momentum", optimizer.momentum, 0, kind, "set beta1 instead, or use \"sgd\"");
+    unused("optimizer.momentum", optimizer.momentum, usual.momentum, kind,
+           "set beta1 instead, or use \"sgd\"");
   } else {
     const char* fix = "leave it out, or use \"adamw\"";
     unused("optimizer.beta1", optimizer.beta1, usual.beta1, kind,
@@ -97,11 +114,26 @@ void check_unused(const Config& config, Violations& found) {
     unused("optimizer.beta2", optimizer.beta2, usual.beta2, kind, fix);
     unused("optimizer.epsilon", optimizer.epsilon, usual.epsilon, kind, fix);
   }
+  if (config.parallel.strategy != Strategy::optim_grads_params) {
+    const std::string strategy =
+        text("parallel.strategy = \"", name(config.parallel.strategy), "\", which gathers nothing");
+    const char* fix = "leave it out, or use \"optim_grads_params\"";
+    unused("parallel.prefetch", int64_t{config.parallel.prefetch},
+           int64_t{initial.parallel.prefetch}, strategy, fix);
+    unused("parallel.reshard_after_forward", config.parallel.reshard_after_forward, true, strategy,
+           fix);
+  }
+  if (!config.checkpoint.saves()) {
+    const std::string none = "nothing to save";
+    const char* fix = "leave it out, or set checkpoint.every";
+    unused("checkpoint.async", config.checkpoint.async, false, none, fix);
+    unused("checkpoint.verify_after_save", config.checkpoint.verify_after_save, false, none, fix);
+  }
   if (config.lr.schedule != LrScheduleKind::constant) return;
   const std::string schedule = "lr.schedule = \"constant\"";
   const char* fix = "leave it out, or use \"cosine\"";
   unused("lr.minimum", config.lr.minimum, initial.lr.minimum, schedule, fix);
-  unused("lr.decay_steps", double(config.lr.decay_steps), 0, schedule, fix);
+  unused("lr.decay_steps", config.lr.decay_steps, int64_t{0}, schedule, fix);
 }
 
 void check_update(const Config& config, Violations& found) {
@@ -109,7 +141,7 @@ void check_update(const Config& config, Violations& found) {
   const int64_t decay = lr.decay_steps == 0 ? config.train.steps : lr.decay_steps;
   if (lr.minimum > lr.peak)
     add(found, "lr.minimum",
-        text("lr.minimum = ", lr.minimum, " is above lr.peak = ", lr.peak,
+        text("lr.minimum = ", to_toml(lr.minimum), " is above lr.peak = ", to_toml(lr.peak),
              "; give at most the peak"));
   if (lr.warmup_steps > decay)
     add(found, "lr.warmup_steps",
@@ -131,6 +163,14 @@ void check_place(const char* key, const std::string& place, Violations& found) {
               : "is of a kind that cannot be opened; give a folder or s3://bucket/prefix"));
 }
 
+// The same text for all spellings of a path; links are not followed.
+std::filesystem::path spelled_out(const std::string& folder) {
+  std::error_code error;  // no working directory: as it stands
+  const auto path = std::filesystem::absolute(folder, error);
+  const auto normal = (error ? std::filesystem::path(folder) : path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
 void check_folders(const Config& config, Violations& found) {
   check_place("checkpoint.folder", config.checkpoint.folder, found);
   check_place("train.resume", config.train.resume, found);
@@ -144,7 +184,8 @@ void check_folders(const Config& config, Violations& found) {
     add(found, "checkpoint.local",
         text("checkpoint.local = \"", checkpoint.local,
              "\" is no folder of this host; give it as checkpoint.folder"));
-  if (!checkpoint.local.empty() && checkpoint.local == checkpoint_folder(config))
+  if (!checkpoint.local.empty() &&
+      spelled_out(checkpoint.local) == spelled_out(checkpoint_folder(config)))
     add(found, "checkpoint.local",
         text("checkpoint.local = \"", checkpoint.local,
              "\" is where checkpoints lie anyway; give another folder or leave it out"));
@@ -154,6 +195,19 @@ void check_folders(const Config& config, Violations& found) {
       add(found, key, text(key, " = \"\" is empty; leave it out or name a folder"));
 }
 
+// Of a config that a program made; one that was read from text has been compared already.
+void check_values(const Config& config, Violations& found) {
+  for (const Key& key : keys()) {
+    ConfigValue value = key.get(config);
+    const bool told = std::any_of(found.begin(), found.end(), [&](const Violation& violation) {
+      return violation.key == key.full_name();
+    });
+    if (told || value == key.initial) continue;
+    if (const std::string wrong = convert(key, value); !wrong.empty())
+      add(found, key.full_name().c_str(), wrong);
+  }
+}
+
 // dp_shard = 0 becomes what the other degrees leave; 1 if they do not divide the world, which
 // check() of the layout tells.
 Layout fill(Layout layout, int world_size) {
@@ -161,7 +215,7 @@ Layout fill(Layout layout, int world_size) {
   if (degree.dp_shard != 0) return layout;
   degree.dp_shard = 1;
   const double others = double(degree.pp) * degree.dp_replicate * degree.cp * degree.tp;
-  if (others <= world_size && world_size % int(others) == 0)
+  if (others >= 1 && others <= world_size && world_size % int(others) == 0)
     degree.dp_shard = world_size / int(others);
   return layout;
 }
@@ -176,10 +230,12 @@ std::vector<Violation> check(const Config& config, int world_size, ConfigUse use
   const Violations broken = check(config.model.spec, layout, world_size);
   found.insert(found.end(), broken.begin(), broken.end());
   if (use == ConfigUse::training) {
-    check_batch(config, int64_t{layout.degree.dp_replicate} * layout.degree.dp_shard, found);
+    check_batch(config, int64_t{layout.degree.dp_replicate} * layout.degree.dp_shard, world_size,
+                found);
     check_update(config, found);
   }
   check_folders(config, found);
+  check_values(config, found);
   return found;
 }
 

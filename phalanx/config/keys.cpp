@@ -93,18 +93,21 @@ void add_model(Table& table) {
   model("path", &ModelConfig::path,
         "folder with config.json and weights to start from; then no sizes are given");
   spec("kind", &ModelSpec::kind, "architecture").allowed = {"gpt2"};
-  spec("hidden_size", &ModelSpec::hidden_size, "width of the residual stream", between(1, 1 << 20));
+  spec("hidden_size", &ModelSpec::hidden_size, "width of the residual stream",
+       between(1, most_width));
   spec("num_hidden_layers", &ModelSpec::num_hidden_layers, "transformer layers",
-       between(1, 1 << 14));
+       between(1, most_layers));
   spec("num_attention_heads", &ModelSpec::num_attention_heads, "heads; they divide hidden_size",
-       between(1, 1 << 20));
+       between(1, most_width));
   spec("num_key_value_heads", &ModelSpec::num_key_value_heads,
-       "heads of keys and values; 0: num_attention_heads, which gpt2 needs", between(0, 1 << 20));
+       "heads of keys and values; 0: num_attention_heads, which gpt2 needs",
+       between(0, most_width));
   spec("intermediate_size", &ModelSpec::intermediate_size,
-       "width inside the MLP; 0: 4 x hidden_size", between(0, 1 << 22));
-  spec("vocab_size", &ModelSpec::vocab_size, "token ids that the model knows", between(1, 1 << 24));
+       "width inside the MLP; 0: 4 x hidden_size", between(0, most_inner_width));
+  spec("vocab_size", &ModelSpec::vocab_size, "token ids that the model knows",
+       between(1, most_tokens));
   spec("max_position_embeddings", &ModelSpec::max_position_embeddings, "longest sequence",
-       between(1, 1 << 26));
+       between(1, most_positions));
   spec("layer_norm_epsilon", &ModelSpec::layer_norm_epsilon, "added to the variance in layer norms",
        positive);
   spec("attn_pdrop", &ModelSpec::attn_pdrop, "dropout on attention probabilities", fraction);
@@ -123,7 +126,8 @@ void add_data(Table& table) {
   data("kind", &DataConfig::kind, "token files, or made-up sequences for trials");
   data("train", &DataConfig::train, "token files to train on (`phalanx data tokenize`)");
   data("validation", &DataConfig::validation, "token files for evaluation");
-  data("sequence_length", &DataConfig::sequence_length, "tokens per sequence", between(1, 1 << 26));
+  data("sequence_length", &DataConfig::sequence_length, "tokens per sequence",
+       between(1, most_positions));
   data("tokenizer", &DataConfig::tokenizer, "turns text into ids and back").allowed = {"byte"};
   data("samples", &DataConfig::samples, "sequences in a synthetic data set", between(1, 1e9));
   data("seed", &DataConfig::seed, "of the order of samples, and of synthetic ones", not_negative);

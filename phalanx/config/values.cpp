@@ -24,6 +24,23 @@ const char* type_of(const ConfigValue& value) {
   return names[value.index()];
 }
 
+// As the TOML parser and JSON want it: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const auto at = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+    const unsigned first = at(0);
+    const size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || bytes.size() < size) return false;
+    for (size_t i = 1; i < size; ++i)
+      if ((at(i) & 0xc0) != 0x80) return false;
+    if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) ||
+        (first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f))
+      return false;
+    bytes.remove_prefix(size);
+  }
+  return true;
+}
+
 template <class Number>
 bool parse_number(const std::string& text, Number& value) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
@@ -123,6 +140,8 @@ std::string parse_override(const Key& key, const std::string& word, ConfigValue&
     return text(key.full_name(), " = ", word.empty() ? "(nothing)" : word, " is not ", key.type(),
                 "; ", fix);
   };
+  if (!is_utf8(word))
+    return text(key.full_name(), " is given bytes that are not UTF-8; write it in UTF-8");
   switch (key.initial.index()) {
     case 0:
       if (word != "true" && word != "false") return wrong("give true or false");

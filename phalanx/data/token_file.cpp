@@ -46,9 +46,7 @@ std::string header_defect(const TokenFileHeader& header, uint64_t size) {
   if ((width != 1 && width != 2 && width != 4) || header.token_count > uint64_t{1} << 56 ||
       header.document_count > uint64_t{1} << 56)
     return text("has an impossible header (", header.token_count, " tokens of ", width, " bytes)");
-  const uint64_t expected = header.document_count == 0
-                                ? sizeof(header) + header.token_count * width
-                                : starts_offset(header) + header.document_count * 8;
+  const uint64_t expected = starts_offset(header) + header.document_count * 8;
   if (size != expected)
     return text("has ", size, " bytes, its header says ", expected, " (", header.token_count,
                 " tokens of ", width, " bytes): it was cut or changed; make it again");
@@ -61,7 +59,8 @@ struct TokenFileWriter::State {
   std::string path, aside;
   OutputFile file;
   TokenFileHeader header{};
-  bool stores_end = false, finished = false;
+  bool finished = false;
+  bool open = false;  // a document has begun and not ended
   std::vector<uint8_t> buffer;
   std::vector<uint64_t> starts;
   XXH3_state_t* hash = XXH3_createState();
@@ -110,20 +109,27 @@ TokenFileWriter::TokenFileWriter(std::string path, std::string tokenizer, int64_
 
 TokenFileWriter::~TokenFileWriter() = default;
 
-void TokenFileWriter::add_document(std::span<const int64_t> ids) {
+void TokenFileWriter::add(std::span<const int64_t> ids) {
   TokenFileHeader& header = state_->header;
   const int64_t vocab_size = static_cast<int64_t>(header.vocab_size);
+  const size_t document = state_->starts.size() - state_->open;
+  const uint64_t before = state_->open ? header.token_count - state_->starts.back() : 0;
   for (size_t i = 0; i < ids.size(); ++i) {
-    require(0 <= ids[i] && ids[i] < vocab_size, ExitCode::data, "document ", state_->starts.size(),
-            " has token id ", ids[i], " at position ", i, ", outside of the vocabulary of ",
-            vocab_size);
-    require(ids[i] != header.end_of_document, ExitCode::data, "document ", state_->starts.size(),
-            " has the end-of-document id ", ids[i], " at position ", i,
+    require(0 <= ids[i] && ids[i] < vocab_size, ExitCode::data, "document ", document,
+            " has token id ", ids[i], " at position ", before + i,
+            ", outside of the vocabulary of ", vocab_size);
+    require(ids[i] != header.end_of_document, ExitCode::data, "document ", document,
+            " has the end-of-document id ", ids[i], " at position ", before + i,
             "; remove it or tokenize without end of document");
   }
-  state_->starts.push_back(header.token_count);
+  if (!state_->open) state_->starts.push_back(header.token_count);
+  state_->open = true;
   for (int64_t id : ids) state_->put_token(id);
-  if (header.end_of_document >= 0) state_->put_token(header.end_of_document);
+}
+
+void TokenFileWriter::end_document() {
+  if (state_->header.end_of_document >= 0) state_->put_token(state_->header.end_of_document);
+  state_->open = false;
 }
 
 TokenFileHeader TokenFileWriter::finish() {

@@ -20,11 +20,11 @@ namespace phalanx {
 ///
 /// The file's size follows from the header, so a cut file is noticed when it is opened.
 struct TokenFileHeader {
-  char magic[8];            ///< "PHXTOKEN"
-  uint32_t version;         ///< 1
-  uint32_t token_bytes;     ///< 1, 2 or 4: unsigned integers
-  uint64_t token_count;     ///< end-of-document tokens included
-  uint64_t document_count;  ///< 0: boundaries are not stored
+  char magic[8];         ///< "PHXTOKEN"
+  uint32_t version;      ///< 1
+  uint32_t token_bytes;  ///< 1, 2 or 4: unsigned integers
+  uint64_t token_count;  ///< end-of-document tokens included
+  uint64_t document_count;
   uint64_t vocab_size;      ///< of the tokenizer
   uint64_t max_token;       ///< the largest id in the file
   int64_t end_of_document;  ///< the id after each document; -1: none
@@ -45,9 +45,15 @@ class TokenFileWriter {
   TokenFileWriter(const TokenFileWriter&) = delete;
   void operator=(const TokenFileWriter&) = delete;
 
-  /// Ids outside of the vocabulary, and the end-of-document id inside of a document, are an
-  /// Error(data) that names the position.
-  void add_document(std::span<const int64_t> ids);
+  /// The next ids of a document, which begins with the first of them. Ids outside of the
+  /// vocabulary, and the end-of-document id inside of a document, are an Error(data) that names the
+  /// position, and nothing of `ids` is added.
+  void add(std::span<const int64_t> ids);
+  void end_document();
+  void add_document(std::span<const int64_t> ids) {
+    add(ids);
+    end_document();
+  }
   /// Refuses a file of no documents or no tokens.
   TokenFileHeader finish();
 
@@ -72,7 +78,7 @@ class TokenFile {
   /// Error(data) names the file, the position, the id and the vocabulary.
   void read(int64_t begin, int64_t count, int64_t* out) const;
 
-  /// Token positions where documents start; empty if not stored.
+  /// Token positions where documents start.
   std::vector<int64_t> document_starts() const;
 
   /// Reads everything: hash, largest id, document starts. Returns what is wrong, empty if nothing.

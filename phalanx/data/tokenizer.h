@@ -16,6 +16,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   virtual std::string name() const = 0;  ///< stored in token files and checkpoints: "byte"
   virtual int64_t vocab_size() const = 0;
+  /// The ids of a text are those of its parts, wherever it is cut.
   virtual std::vector<int64_t> encode(std::string_view text) const = 0;
   /// Ids outside of the vocabulary are an Error(data) that names the id.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;

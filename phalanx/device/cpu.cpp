@@ -21,9 +21,8 @@ class CpuDevice : public Device {
   at::Tensor allocate(Stream, int64_t bytes, std::string_view) override {
     return at::empty({bytes}, at::kByte);
   }
-  // All bits set is not a number in every floating type: whoever still reads sees it.
   void free(Stream, at::Tensor buffer) override {
-    if (poison_) std::memset(buffer.data_ptr(), 0xff, buffer.nbytes());
+    if (poison_) poison_memory(buffer);
   }
 
  private:
@@ -31,6 +30,10 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
+
+void poison_memory(const at::Tensor& buffer) {
+  std::memset(buffer.data_ptr(), 0xff, buffer.nbytes());
+}
 
 std::unique_ptr<Device> cpu_device(bool poison) { return std::make_unique<CpuDevice>(poison); }
 

@@ -65,4 +65,7 @@ inline constexpr bool poison_released = false;
 
 std::unique_ptr<Device> cpu_device(bool poison = poison_released);
 
+/// Sets all bits, which is not a number in every floating type: whoever still reads sees it.
+void poison_memory(const at::Tensor& buffer);
+
 }  // namespace phalanx

@@ -10,7 +10,7 @@ namespace {
 constexpr std::pair<Dtype, at::ScalarType> types[] = {
     {Dtype::float64, at::kDouble}, {Dtype::float32, at::kFloat}, {Dtype::bfloat16, at::kBFloat16},
     {Dtype::float16, at::kHalf},   {Dtype::int64, at::kLong},    {Dtype::int32, at::kInt},
-    {Dtype::int16, at::kShort},    {Dtype::uint8, at::kByte}};
+    {Dtype::int16, at::kShort},    {Dtype::uint8, at::kByte},    {Dtype::boolean, at::kBool}};
 
 }  // namespace
 
@@ -23,8 +23,8 @@ at::ScalarType scalar_type(Dtype dtype) {
 Dtype dtype_of(const at::Tensor& tensor) {
   for (const auto& [ours, theirs] : types)
     if (theirs == tensor.scalar_type()) return ours;
-  fail(ExitCode::usage, "tensors of type ", tensor.scalar_type(),
-       " are not supported; use float64, float32, bfloat16, float16, int64, int32, int16 or uint8");
+  fail(ExitCode::usage, "tensors of type ", tensor.scalar_type(), " are not supported; use one of ",
+       join(dtype_names(&DtypeRow::name)));
 }
 
 }  // namespace phalanx

@@ -8,15 +8,13 @@
 namespace phalanx {
 namespace {
 
-constexpr const char* fix =
-    "; lower batch.micro or the model's size, use more ranks, or a strategy that shards more";
-
 std::string first_line(const c10::Error& error) {
-  const std::string sentence = error.what_without_backtrace();
-  return sentence.substr(0, sentence.find('\n'));
+  return phalanx::first_line(error.what_without_backtrace());
 }
 
 }  // namespace
+
+std::string first_line(const std::string& message) { return message.substr(0, message.find('\n')); }
 
 std::string out_of_memory_reason() {
   try {
@@ -36,7 +34,9 @@ std::string out_of_memory_reason() {
 Error current_failure() {
   const std::string reason = out_of_memory_reason();
   if (!reason.empty())
-    return Error(ExitCode::environment, text("out of memory on the host: ", reason, fix));
+    return Error(ExitCode::environment,
+                 text("out of memory on the host: ", reason,
+                      "; end other programs, or raise this one's limit (ulimit -v, the cgroup's)"));
   try {
     throw;
   } catch (const Error& error) {
@@ -49,18 +49,16 @@ Error current_failure() {
 }
 
 void allocate_named(const std::string& what, const std::function<void()>& make) {
-  const auto refuse = [&](const std::string& reason) {
-    fail(ExitCode::environment, "no memory for ", what, ": ", reason, fix);
-  };
   try {
     make();
-  } catch (const Error& error) {  // of a shared segment, for example
+  } catch (const Error& error) {  // of a shared segment, for example; it says what to do
     if (error.code() != ExitCode::environment) throw;
-    refuse(error.what());
+    fail(ExitCode::environment, "cannot allocate ", what, ": ", error.what());
   } catch (...) {
     const std::string reason = out_of_memory_reason();
     if (reason.empty()) throw;
-    refuse(reason);
+    fail(ExitCode::environment, "no memory for ", what, ": ", reason,
+         "; lower batch.micro or the model's size, use more ranks, or a strategy that shards more");
   }
 }
 

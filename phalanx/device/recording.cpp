@@ -5,7 +5,6 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "phalanx/base/error.h"
 
@@ -45,9 +44,6 @@ Span memory_of(const at::Tensor& tensor) {
   return {static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())),
           (last + 1) * tensor.element_size()};
 }
-
-// Not a number in every floating type, so that a read of it shows.
-void poison(const at::Tensor& buffer) { std::memset(buffer.data_ptr(), 0xff, buffer.nbytes()); }
 
 }  // namespace
 
@@ -187,7 +183,7 @@ void RecordingDevice::run(int stream, int64_t upto) {
 
 at::Tensor RecordingDevice::allocate(Stream stream, int64_t bytes, std::string_view name) {
   at::Tensor buffer = at::empty({bytes}, at::kByte);
-  poison(buffer);
+  poison_memory(buffer);
   know(buffer, name, stream.index);
   return buffer;
 }
@@ -197,7 +193,7 @@ void RecordingDevice::free(Stream stream, at::Tensor buffer) {
   if (const auto known = buffers_.find(memory_of(buffer).begin); known != buffers_.end())
     known->second.freed = true;
   freed_.push_back(buffer);
-  enqueue(stream.index, [buffer] { poison(buffer); });
+  enqueue(stream.index, [buffer] { poison_memory(buffer); });
 }
 
 }  // namespace phalanx

@@ -18,7 +18,6 @@ class ColumnSums {
       : columns_(columns),
         chunks_((rows + rows_per_chunk - 1) / rows_per_chunk),
         partial_(size_t(chunks_ * columns), T(0)) {}
-  int64_t chunks() const { return chunks_; }
   T* of_chunk(int64_t chunk) { return partial_.data() + chunk * columns_; }
   /// result[column] = the sum over all chunks.
   void finish(T* result) {

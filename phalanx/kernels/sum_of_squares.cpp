@@ -1,12 +1,17 @@
 #include "phalanx/kernels/sum_of_squares.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "phalanx/base/error.h"
+#include "phalanx/base/vectorize.h"
+#include "phalanx/kernels/parallel.h"
 
 namespace phalanx {
 namespace {
 
 template <class Scalar>
-double sum(const Scalar* values, int64_t count) {
+[[gnu::always_inline]] inline double sum_of_chunk(const Scalar* values, int64_t count) {
   // Independent lanes, so that the compiler may use vectors without reordering a sum.
   constexpr int64_t lanes = 16;
   double partial[lanes] = {};
@@ -19,6 +24,23 @@ double sum(const Scalar* values, int64_t count) {
   for (int64_t lane = 0; i < count; ++i, ++lane) partial[lane] += double(values[i]) * values[i];
   double total = 0;
   for (double value : partial) total += value;
+  return total;
+}
+
+// Chunks are the same for any number of threads, and are added in order.
+template <class Scalar>
+double sum(const Scalar* values, int64_t count) {
+  constexpr int64_t chunk = 1 << 15;
+  std::vector<double> sums(size_t((count + chunk - 1) / chunk));
+  parallel_for(0, int64_t(sums.size()), 1, [&](int64_t first, int64_t last) {
+    double* to = sums.data();
+    vectorized([=]() __attribute__((always_inline)) {
+      for (int64_t i = first; i < last; ++i)
+        to[i] = sum_of_chunk(values + i * chunk, std::min(chunk, count - i * chunk));
+    });
+  });
+  double total = 0;
+  for (double value : sums) total += value;
   return total;
 }
 

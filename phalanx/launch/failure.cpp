@@ -17,7 +17,7 @@ const char* meaning(int code) {
     case ExitCode::done:
       return "";
     case ExitCode::check_failed:
-      return "a check failed";
+      return "a check failed, or a loss is NaN";
     case ExitCode::usage:
       return "command line or config";
     case ExitCode::environment:

@@ -4,10 +4,12 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 namespace phalanx {
 namespace {
 
-constexpr pid_t all_ended = -1;
+constexpr pid_t all_ended = -1;  // no group's number: that is the first process of the system
 constexpr int most_groups = 4096;
 
 [[noreturn]] void guard_loop(int channel) {
@@ -24,7 +26,10 @@ constexpr int most_groups = 4096;
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof(group)) break;
     if (group == all_ended) _exit(0);
-    if (count < most_groups) groups[count++] = group;
+    if (group < 0)
+      count = static_cast<int>(std::remove(groups, groups + count, -group) - groups);
+    else if (count < most_groups)
+      groups[count++] = group;
   }
   for (int i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
   _exit(0);
@@ -41,14 +46,17 @@ Guard::Guard() {
 }
 
 Guard::~Guard() {
-  watch(all_ended);
+  tell(all_ended);
   channel_.reset();
   waitpid(process_, nullptr, 0);
 }
 
-void Guard::watch(pid_t group) {
+void Guard::watch(pid_t group) { tell(group); }
+void Guard::forget(pid_t group) { tell(-group); }
+
+void Guard::tell(pid_t word) {
   // Fails only if the guard itself was killed: then the parent-death signal is what is left.
-  [[maybe_unused]] const ssize_t written = write(channel_.get(), &group, sizeof(group));
+  [[maybe_unused]] const ssize_t written = write(channel_.get(), &word, sizeof(word));
 }
 
 }  // namespace phalanx

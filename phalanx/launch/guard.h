@@ -14,9 +14,12 @@ class Guard {
   Guard();
   ~Guard();  ///< all groups have ended: nothing to kill
   void watch(pid_t group);
+  void forget(pid_t group);  ///< it has ended; its number may become another's
   pid_t process() const { return process_; }
 
  private:
+  void tell(pid_t word);
+
   pid_t process_ = -1;
   Descriptor channel_;
 };

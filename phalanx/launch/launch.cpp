@@ -25,7 +25,7 @@ Descriptor signal_descriptor(sigset_t* before) {
   sigset_t mask;
   sigemptyset(&mask);
   sigaddset(&mask, SIGCHLD);
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGWINCH})
     if (!is_ignored(number)) sigaddset(&mask, number);
   sigprocmask(SIG_BLOCK, &mask, before);
   Descriptor signals(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -64,7 +64,8 @@ int launch(LaunchOptions options) {
   const Descriptor signals = signal_descriptor(&plan.signal_mask);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Sink out(STDOUT_FILENO), errors(STDERR_FILENO);
-  Supervisor supervisor(options, out, errors);
+  Supervisor supervisor(options, out,
+                        same_destination(STDOUT_FILENO, STDERR_FILENO) ? out : errors);
   share_cores(options.ranks, listener.port);
   for (int rank = 0; rank < options.ranks; ++rank) {
     plan.outputs.push_back(supervisor.add_stream(rank, false));

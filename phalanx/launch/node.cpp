@@ -41,6 +41,7 @@ const std::vector<std::string>& foreign_variables() {
                                               "SLURM_PROCID",
                                               "SLURM_LOCALID",
                                               "SLURM_NTASKS",
+                                              "SLURM_STEP_NUM_TASKS",
                                               "SLURM_NPROCS",
                                               "TORCHELASTIC_USE_AGENT_STORE",
                                               "PHALANX_MASTER_FD"};

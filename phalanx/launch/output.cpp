@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 
 namespace phalanx {
@@ -11,6 +12,7 @@ namespace {
 constexpr size_t most_lines = 20;
 constexpr size_t longest_line = 1 << 16;
 constexpr size_t atomic_write = 4096;  // a pipe that poll() calls writable takes PIPE_BUF bytes
+constexpr int most_left_reads = 64;    // more than a pipe or a terminal holds
 
 // The part of a line that a terminal shows: what follows the last carriage return.
 std::string_view shown(std::string_view line) {
@@ -27,7 +29,9 @@ void Sink::pass(std::string_view bytes) {
   const size_t end = bytes.rfind('\n');
   if (end != std::string_view::npos) unfinished_.clear(), bytes.remove_prefix(end + 1);
   unfinished_ += bytes;
-  if (unfinished_.size() > longest_line) unfinished_ = shown(unfinished_);
+  // What is drawn again is what a terminal still shows; elsewhere only its being there counts.
+  const size_t kept = terminal_ ? longest_line : 1;
+  if (unfinished_.size() > 2 * kept) unfinished_.erase(0, unfinished_.size() - kept);
 }
 
 void Sink::line(std::string_view text) {
@@ -53,7 +57,10 @@ void Sink::write_some() {
   while (!pending_.empty() && !closed_) {
     pollfd ready{descriptor_, POLLOUT, 0};
     if (poll(&ready, 1, 0) != 1) return;
-    const size_t size = std::min(pending_.size(), atomic_write);
+    size_t size = std::min(pending_.size(), atomic_write);
+    // Whole lines where it can be: others may write to the same pipe.
+    const size_t end = pending_.rfind('\n', size - 1);
+    if (size < pending_.size() && end != std::string::npos) size = end + 1;
     const ssize_t written = write(descriptor_, pending_.data(), size);
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (written < 0) {
@@ -65,6 +72,12 @@ void Sink::write_some() {
     }
     pending_.erase(0, written);
   }
+}
+
+bool same_destination(int first, int second) {
+  struct stat one{}, other{};
+  return fstat(first, &one) == 0 && fstat(second, &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
 }
 
 LogFile::LogFile(std::string path, Sink& errors)
@@ -99,9 +112,15 @@ void RankStream::read_some() {
 void RankStream::finish() {
   if (!open()) return;
   fcntl(source_.get(), F_SETFL, O_NONBLOCK);
-  while (open() && read_once()) {
+  for (int reads = 0; reads < most_left_reads && open() && read_once(); ++reads) {
   }
   close();
+}
+
+void RankStream::resize() {
+  winsize size{};
+  if (open() && sink_->terminal() && ioctl(sink_->descriptor(), TIOCGWINSZ, &size) == 0)
+    ioctl(source_.get(), TIOCSWINSZ, &size);  // refused by pipes
 }
 
 bool RankStream::read_once() {

@@ -37,8 +37,11 @@ class Sink {
   bool closed_ = false;  // nothing more can be written
   int failure_ = 0;
   std::string pending_;     // not yet written
-  std::string unfinished_;  // rank 0's bytes since the last end of line
+  std::string unfinished_;  // the last of rank 0's bytes since the last end of line
 };
+
+/// Whether two descriptors lead to one file, pipe or terminal: then one Sink keeps lines whole.
+bool same_destination(int first, int second);
 
 /// The file that gets what a rank writes, too. If it cannot be written, `errors` says so, once.
 class LogFile {
@@ -61,8 +64,11 @@ class RankStream {
 
   /// Reads what is there. Closes at the end of file, and when the sink's reader has gone.
   void read_some();
-  /// Reads what is left behind by a rank that ended, and closes.
+  /// Reads what is left behind by a rank that ended, and closes. Not for ever: what the rank
+  /// started may still write.
   void finish();
+  /// Gives the rank's terminal, if it has one, the size of the agent's.
+  void resize();
 
   int descriptor() const { return source_.get(); }
   bool open() const { return source_.open(); }

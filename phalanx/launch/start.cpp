@@ -42,7 +42,7 @@ void set_input(int rank) {
   }
 }
 
-// What it throws ends here: above is the agent's stack, whose objects are not this rank's.
+// What it throws ends here: above is the agent's stack, whose objects are not this process's.
 int run_body(const std::function<int()>& body) noexcept {
   try {
     return body();
@@ -93,16 +93,14 @@ int run_body(const std::function<int()>& body) noexcept {
   for (const auto& list : {&plan.outputs, &plan.errors})
     for (const auto& descriptor : *list) kept.push_back(descriptor.get());
   close_others(kept);  // before loading, which may open files of its own
-  try {
-    if (plan.prepare && !plan.prepare()) {
-      require(!std::cout.flush().fail(), ExitCode::environment,
-              "cannot write to stdout: disk full, or the reader has gone");
-      _exit(0);
-    }
-  } catch (const Error& error) {
-    log_error(error.what());
-    _exit(static_cast<int>(error.code()));
-  }
+  bool wanted = true;
+  const int code = run_body([&] {
+    wanted = !plan.prepare || plan.prepare();
+    require(wanted || !std::cout.flush().fail(), ExitCode::environment,
+            "cannot write to stdout: disk full, or the reader has gone");
+    return 0;
+  });
+  if (code != 0 || !wanted) _exit(code);
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {

@@ -30,10 +30,18 @@ bool ended_by(int status, std::initializer_list<int> signals) {
                      [code](int signal) { return code == 128 + signal; });
 }
 
+std::set<pid_t> children() {
+  std::ifstream file(text("/proc/self/task/", getpid(), "/children"));
+  std::set<pid_t> found;
+  for (pid_t child; file >> child;) found.insert(child);
+  return found;
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const LaunchOptions& options, Sink& out, Sink& error)
     : own_command_(options.own_command),
+      earlier_children_(children()),
       log_dir_(options.log_dir),
       grace_(options.grace),
       out_(out),
@@ -104,6 +112,11 @@ void Supervisor::on_signal(int number) {
       if (!rank.ended && rank.pid > 0 && !birth_.go.open()) kill(rank.pid, SIGUSR1);
     return;
   }
+  if (number == SIGWINCH) {
+    for (auto& stream : ranks_[0].streams) stream.resize();
+    if (!ranks_[0].ended && ranks_[0].pid > 0) kill(ranks_[0].pid, SIGWINCH);
+    return;
+  }
   const bool again = interrupted_ != 0 || first_;
   if (!interrupted_) interrupted_ = number;
   if (birth_.go.open()) {  // nothing runs yet that could be saved
@@ -137,7 +150,11 @@ void Supervisor::reap() {
     const auto found = std::find_if(ranks_.begin(), ranks_.end(),
                                     [&](const Rank& rank) { return rank.pid == info.si_pid; });
     // What the rank started goes with it; while the rank is not reaped its group's number is safe.
-    if (found != ranks_.end()) kill(-info.si_pid, SIGKILL);
+    if (found != ranks_.end()) {
+      kill(-info.si_pid, SIGKILL);
+      guard_.forget(info.si_pid);
+    }
+    earlier_children_.erase(info.si_pid);
     int status = 0;
     waitpid(info.si_pid, &status, 0);
     if (found != ranks_.end())
@@ -208,12 +225,10 @@ void Supervisor::signal_ranks(int signal) {
 
 // Programs that left their rank's process group became children of this process, the subreaper.
 void Supervisor::end_orphans() {
-  const std::string path = text("/proc/self/task/", getpid(), "/children");
   for (int round = 0; round < 100; ++round) {
-    std::ifstream children(path);
     int killed = 0;
-    for (pid_t child; children >> child;)
-      if (child != guard_.process()) {
+    for (const pid_t child : children())
+      if (child != guard_.process() && !earlier_children_.contains(child)) {
         kill(child, SIGKILL);
         waitpid(child, nullptr, 0);
         ++killed;
@@ -243,7 +258,7 @@ void Supervisor::flush() {
     write_some();
     signalfd_siginfo info;
     while (read(signals_, &info, sizeof(info)) == sizeof(info))
-      if (info.ssi_signo != SIGCHLD) return;
+      if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGWINCH) return;
   }
 }
 
@@ -254,6 +269,10 @@ int Supervisor::result() {
       code = 128 + interrupted_;
     else if (exit_code_of(rank.status) != 0 && code == 0)
       code = exit_code_of(rank.status);  // 75: every other code is a failure
+  // A program that leaves with 0 when it is asked to stop has not done all that it was to do; our
+  // own commands say so by another code.
+  const bool told = std::any_of(ranks_.begin(), ranks_.end(), [](auto& rank) { return rank.told; });
+  if (interrupted_ && code == 0 && told && !own_command_) code = 128 + interrupted_;
   if (birth_failure_) code = *birth_failure_;
   // A rank may have learned it from us, as the end of its pipe's reader.
   const bool by_loss = first_ && exit_code_of(first_->status) == 128 + SIGPIPE &&

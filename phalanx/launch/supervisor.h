@@ -4,6 +4,7 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class Supervisor {
   std::string log_file(int rank) const;
 
   const bool own_command_;
+  std::set<pid_t> earlier_children_;  // of a shell that became this process: not ours to end
   const std::string log_dir_;
   const std::chrono::seconds grace_;
   Sink &out_, &error_;

@@ -26,27 +26,27 @@ void check(const Model& model, const std::vector<int64_t>& prompt, const Samplin
 
 // Draws from softmax(logits / temperature) over the likeliest `top_k` by the inverse of its
 // cumulative distribution. Equal logits rank by their id.
-int64_t draw(std::vector<double> logits, const Sampling& sampling, double random) {
+int64_t draw(const std::vector<double>& logits, const Sampling& sampling, double random) {
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (sampling.temperature == 0) return likeliest - logits.begin();
   std::vector<int64_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
-  const bool greedy = sampling.temperature == 0;
   size_t count = ids.size();
-  if (sampling.top_k > 0) count = std::min(count, size_t(sampling.top_k));
-  if (greedy) count = 1;
-  auto likelier = [&](int64_t a, int64_t b) {
-    const double x = logits[size_t(a)], y = logits[size_t(b)];
-    return x != y ? x > y : a < b;
-  };
-  std::partial_sort(ids.begin(), ids.begin() + int64_t(count), ids.end(), likelier);
-  if (greedy) return ids[0];
+  if (sampling.top_k > 0 && size_t(sampling.top_k) < count) {
+    count = size_t(sampling.top_k);
+    const auto likelier = [&](int64_t a, int64_t b) {
+      const double x = logits[size_t(a)], y = logits[size_t(b)];
+      return x != y ? x > y : a < b;
+    };
+    std::partial_sort(ids.begin(), ids.begin() + int64_t(count), ids.end(), likelier);
+  }
   std::vector<double> weights(count);
-  const double top = logits[size_t(ids[0])];
   for (size_t i = 0; i < count; ++i)
-    weights[i] = std::exp((logits[size_t(ids[i])] - top) / sampling.temperature);
+    weights[i] = std::exp((logits[size_t(ids[i])] - *likeliest) / sampling.temperature);
   double left = random * std::accumulate(weights.begin(), weights.end(), 0.0);
   for (size_t i = 0; i < count; ++i)
     if ((left -= weights[i]) < 0) return ids[i];
-  return ids[count - 1];
+  return likeliest - logits.begin();  // a rounding below the sum
 }
 
 std::vector<double> last_logits(Model& model, const std::vector<int64_t>& tokens,

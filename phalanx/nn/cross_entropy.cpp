@@ -27,10 +27,7 @@ Loss cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double s
                               rows, classes);
   });
   Loss loss;
-  for (int64_t i = 0; i < rows; ++i) {
-    loss.sum += losses[size_t(i)];
-    loss.counted += target[i] != ignored_target;
-  }
+  for (double each : losses) loss.sum += each;
   loss.scaled = differentiable(
       "cross_entropy", {logits}, {}, {logits},
       {at::scalar_tensor(scale * loss.sum, at::TensorOptions().dtype(at::kDouble))},

@@ -5,15 +5,13 @@
 
 namespace phalanx {
 
-double learning_rate(const LearningRateSchedule& schedule, int64_t updates) {
-  if (updates < schedule.warmup_steps)
-    return schedule.peak * double(updates + 1) / double(schedule.warmup_steps);
-  if (schedule.kind == LearningRateSchedule::Kind::constant) return schedule.peak;
-  if (updates >= schedule.decay_steps) return schedule.minimum;
-  const double progress = double(updates - schedule.warmup_steps) /
-                          double(schedule.decay_steps - schedule.warmup_steps);
-  return schedule.minimum +
-         (schedule.peak - schedule.minimum) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+double learning_rate(const LrConfig& lr, int64_t updates) {
+  if (updates < lr.warmup_steps) return lr.peak * double(updates + 1) / double(lr.warmup_steps);
+  if (lr.schedule == LrScheduleKind::constant) return lr.peak;
+  if (updates >= lr.decay_steps) return lr.minimum;
+  const double progress =
+      double(updates - lr.warmup_steps) / double(lr.decay_steps - lr.warmup_steps);
+  return lr.minimum + (lr.peak - lr.minimum) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
 }
 
 }  // namespace phalanx

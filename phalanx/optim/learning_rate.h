@@ -1,21 +1,13 @@
 #pragma once
 
-#include <cstdint>
+#include "phalanx/config/config.h"
 
 namespace phalanx {
 
-/// Linear warm-up, then a constant rate or half a cosine (Loshchilov and Hutter 2017) down to
-/// `minimum`.
-struct LearningRateSchedule {
-  enum class Kind : uint8_t { constant, cosine } kind = Kind::cosine;
-  double peak = 3e-4;
-  double minimum = 0;        ///< reached at decay_steps, kept after; cosine only
-  int64_t warmup_steps = 0;  ///< updates until the peak
-  int64_t decay_steps = 1;   ///< updates until the minimum, warm-up included; cosine only
-};
-
-/// The rate of the update after `updates` updates; the first, with 0, is peak / warmup_steps. A
-/// pure function: resuming needs no state.
-double learning_rate(const LearningRateSchedule& schedule, int64_t updates);
+/// The rate of the update after `updates` updates: linear warm-up from peak / warmup_steps, then a
+/// constant rate or half a cosine (Loshchilov and Hutter 2017) down to `minimum`, which is reached
+/// at decay_steps (warm-up included) and kept after. `lr` is of a resolved config. A pure function:
+/// resuming needs no state.
+double learning_rate(const LrConfig& lr, int64_t updates);
 
 }  // namespace phalanx

@@ -5,6 +5,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "phalanx/autograd/op.h"
@@ -56,11 +58,17 @@ Group group_of(std::span<const OptimizerShard> shards, bool decay, at::ScalarTyp
 }
 
 // The kernels divide gradients by a float32 tensor in the same pass. That is exact enough for
-// float32 only; float64 gradients pay for a pass of their own.
+// float32 only; float64 gradients pay for a pass of their own. So do those of a norm beyond
+// float32, whose factor is none of its normal numbers: half of it (in the exponent), twice.
 std::optional<at::Tensor> apply_factor(const Group& group, double factor, at::ScalarType type) {
   if (factor == 1) return std::nullopt;
-  if (type == at::kFloat) return at::full({1}, 1 / factor, at::TensorOptions().dtype(at::kFloat));
-  for (const at::Tensor& gradient : group.gradients) gradient.mul_(factor);
+  const bool narrow = type == at::kFloat;
+  if (narrow && 1 / factor <= std::numeric_limits<float>::max())
+    return at::full({1}, 1 / factor, at::TensorOptions().dtype(at::kFloat));
+  for (const at::Tensor& gradient : group.gradients) {
+    gradient.mul_(narrow ? std::sqrt(factor) : factor);
+    if (narrow) gradient.mul_(std::sqrt(factor));
+  }
   return std::nullopt;
 }
 
@@ -78,7 +86,7 @@ void for_groups(std::span<const OptimizerShard> shards, double factor, double we
 
 class AdamW final : public Optimizer {
  public:
-  AdamW(const AdamWOptions& options, std::span<const OptimizerShard> shards)
+  AdamW(const OptimizerConfig& options, std::span<const OptimizerShard> shards)
       : options_(options), average_(zeros_of(shards)), square_(zeros_of(shards)) {}
 
   void step(std::span<const OptimizerShard> shards, double learning_rate,
@@ -101,13 +109,13 @@ class AdamW final : public Optimizer {
   }
 
  private:
-  AdamWOptions options_;
+  OptimizerConfig options_;
   State average_, square_;
 };
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(const SgdOptions& options, std::span<const OptimizerShard> shards)
+  Sgd(const OptimizerConfig& options, std::span<const OptimizerShard> shards)
       : options_(options), shards_(shards.size()) {
     if (options.momentum != 0) momentum_ = zeros_of(shards);
   }
@@ -130,21 +138,17 @@ class Sgd final : public Optimizer {
   }
 
  private:
-  SgdOptions options_;
+  OptimizerConfig options_;
   size_t shards_;
   State momentum_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options,
-                                      std::span<const OptimizerShard> shards) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& options,
+                                          std::span<const OptimizerShard> shards) {
+  if (options.kind == OptimizerKind::sgd) return std::make_unique<Sgd>(options, shards);
   return std::make_unique<AdamW>(options, shards);
-}
-
-std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options,
-                                    std::span<const OptimizerShard> shards) {
-  return std::make_unique<Sgd>(options, shards);
 }
 
 double clip_factor(double norm, double largest) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "phalanx/config/config.h"
+
 namespace phalanx {
 
 /// What an optimizer updates: a parameter or a part of one, flat or not. Both tensors have the same
@@ -40,19 +42,11 @@ class Optimizer {
   int64_t steps_ = 0;
 };
 
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
-};
-/// AdamW (Loshchilov and Hutter 2019), as torch.optim.AdamW: decay is decoupled.
-std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options,
-                                      std::span<const OptimizerShard> shards);
-
-struct SgdOptions {
-  double momentum = 0, weight_decay = 0;
-};
-/// SGD with momentum, as torch.optim.SGD: decay is added to the gradient, no dampening.
-std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options,
-                                    std::span<const OptimizerShard> shards);
+/// AdamW (Loshchilov and Hutter 2019), as torch.optim.AdamW: decay is decoupled. Or SGD with
+/// momentum, as torch.optim.SGD: decay is added to the gradient, no dampening. Clipping is the
+/// caller's: clip_factor().
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& options,
+                                          std::span<const OptimizerShard> shards);
 
 /// The factor that brings a gradient of 2-norm `norm` to at most `largest`: 1 if it is already, or
 /// if `largest` is 0 (no clipping).

@@ -1,5 +1,6 @@
 #include "phalanx/parallel/parallelize.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 
 #include "phalanx/base/error.h"
@@ -46,11 +47,9 @@ Loss ParallelModel::forward(const Microbatch& batch, double scale, const Context
   return model_->loss(hidden, batch.targets, scale, context);
 }
 
-double ParallelModel::train(const Microbatch& batch, double scale, int64_t step, int index,
-                            bool last) {
+double ParallelModel::train(const Microbatch& batch, double scale, int64_t step, bool last) {
   const Context context{.mesh = &mesh_,
                         .step = step,
-                        .microbatch = index,
                         .sequence = {.first_sample = batch.first_row},
                         .seed = options_.seed};
   return with_memory_errors(batch, [&] {
@@ -89,10 +88,13 @@ double ParallelModel::with_memory_errors(const Microbatch& batch,
 void ParallelModel::out_of_memory(const std::string& reason, const Microbatch& batch) const {
   const Unit& unit = engine_->unit(unit_);
   const UnitPlan& plan = unit.plan();
+  const bool keeps_activations = at::GradMode::is_enabled() && !options_.recompute;
   fail(ExitCode::environment, "out of memory in the ", pass_, " of unit ", unit.name(), " (",
        plan.padded * size_of(plan.compute), " bytes of parameters gathered, ", batch.tokens.size(0),
-       " sequences of ", batch.tokens.size(1), " tokens): ", reason,
-       "; lower batch.micro, set recompute.mode = \"full\" or use more ranks");
+       " sequences of ", batch.tokens.size(1), " tokens): ", reason, "; ",
+       batch.tokens.size(0) > 1 ? "lower batch.micro, " : "",
+       keeps_activations ? "set recompute.mode = \"full\", " : "",
+       "shorten data.sequence_length or use more ranks");
 }
 
 std::vector<StateEntry> ParallelModel::state() const {

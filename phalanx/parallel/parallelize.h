@@ -30,8 +30,8 @@ inline Communicator& data_parallel_group(Mesh& mesh) {
 
 /// A layout put onto a model: its units, the engine over them, and how a microbatch runs through.
 ///
-///     for (index ...) loss += model.train(batches.microbatch(...), 1.0 / tokens, step, index,
-///     last); model.engine().wait_gradients();
+///     for (...) loss += model.train(batches.microbatch(...), 1.0 / tokens, step, last);
+///     model.engine().wait_gradients();
 ///     ... the optimizer, on model.engine().shards() ...
 ///     model.engine().finish_step();
 class ParallelModel {
@@ -40,10 +40,10 @@ class ParallelModel {
   ParallelModel(std::unique_ptr<Model> model, const Layout& layout, const ParallelOptions& options,
                 Mesh& mesh, Device& device);
 
-  /// Forward and backward of microbatch `index` of step `step`. The gradient is that of
+  /// Forward and backward of a microbatch of step `step`. The gradient is that of
   /// scale x (sum of the losses); returns the sum, in nats. `last`: of this step. Collective.
   /// Out of memory is an Error(environment) that names the unit and the sizes.
-  double train(const Microbatch& batch, double scale, int64_t step, int index, bool last);
+  double train(const Microbatch& batch, double scale, int64_t step, bool last);
 
   /// Forward without gradients or dropout: the sum of the losses. Collective.
   double evaluate(const Microbatch& batch);

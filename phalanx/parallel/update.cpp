@@ -5,28 +5,6 @@
 
 namespace phalanx {
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& options,
-                                          std::span<const OptimizerShard> shards) {
-  if (options.kind == OptimizerKind::sgd)
-    return make_sgd({.momentum = options.momentum, .weight_decay = options.weight_decay}, shards);
-  return make_adamw({.beta1 = options.beta1,
-                     .beta2 = options.beta2,
-                     .epsilon = options.epsilon,
-                     .weight_decay = options.weight_decay},
-                    shards);
-}
-
-double learning_rate(const LrConfig& lr, int64_t updates) {
-  using Kind = LearningRateSchedule::Kind;
-  return learning_rate(
-      {.kind = lr.schedule == LrScheduleKind::cosine ? Kind::cosine : Kind::constant,
-       .peak = lr.peak,
-       .minimum = lr.minimum,
-       .warmup_steps = lr.warmup_steps,
-       .decay_steps = lr.decay_steps},
-      updates);
-}
-
 ShardedUpdate::ShardedUpdate(const OptimizerConfig& optimizer, const LrConfig& lr,
                              DataParallel& engine)
     : options_(optimizer), lr_(lr) {

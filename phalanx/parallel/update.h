@@ -35,11 +35,4 @@ class ShardedUpdate {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
-/// The optimizer alone, on shards or on whole parameters.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& options,
-                                          std::span<const OptimizerShard> shards);
-
-/// The learning rate of the update after `updates` updates. `lr` is of a resolved config.
-double learning_rate(const LrConfig& lr, int64_t updates);
-
 }  // namespace phalanx

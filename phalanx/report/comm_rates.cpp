@@ -1,19 +1,21 @@
 #include "phalanx/report/comm_rates.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "phalanx/base/error.h"
+#include "phalanx/checkpoint/agree.h"
+#include "phalanx/comm/scalar.h"
 
 namespace phalanx {
 namespace {
@@ -33,18 +35,21 @@ void finish(const Handle& handle) {
 }
 
 c10::intrusive_ptr<c10d::ProcessGroupGloo> make_gloo(Communicator& group) {
-  auto path = at::zeros({256}, at::kByte);
-  char* folder = static_cast<char*>(path.mutable_data_ptr());
-  if (group.rank() == 0) {
-    std::strcpy(folder, (std::filesystem::temp_directory_path() / "phalanx-bench-XXXXXX").c_str());
-    require(mkdtemp(folder), ExitCode::environment, "cannot make a folder like ", folder);
-  }
-  group.broadcast(path, 0, call).wait();
+  const std::string folder = agree_with_first(group, "bench", [] {
+    std::error_code error;
+    const auto place = std::filesystem::temp_directory_path(error);
+    require(!error, ExitCode::environment,
+            "there is no folder for temporary files: ", error.message(), "; set TMPDIR to one");
+    std::string made = place / "phalanx-bench-XXXXXX";
+    require(mkdtemp(made.data()), ExitCode::environment, "cannot make a folder in ", place.string(),
+            ": ", std::strerror(errno), "; set TMPDIR to another");
+    return made;
+  });
   auto settings = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(120));
   settings->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   auto made = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::FileStore>(std::string(folder) + "/store", group.size()),
-      group.rank(), group.size(), settings);
+      c10::make_intrusive<c10d::FileStore>(folder + "/store", group.size()), group.rank(),
+      group.size(), settings);
   group.barrier(call);
   if (group.rank() == 0) std::filesystem::remove_all(folder);
   return made;
@@ -108,17 +113,12 @@ std::vector<CommRate> measure(Communicator& group, c10d::ProcessGroupGloo* gloo,
   const int64_t copied = copied_bytes(operation, bytes, group.size());
   auto from = at::ones({copied}, at::kByte), to = at::ones({copied}, at::kByte);
   std::vector<double> copies;
-  const auto slowest = [&](double mine) {
-    auto time = at::full({1}, mine, at::kDouble);
-    group.all_reduce(time, Op::max, call).wait();
-    return time.item<double>();
-  };
   const auto timed = [&](int calls, const std::function<void()>& run) {
     group.barrier(call);
-    return slowest(seconds_of([&] {
-             for (int i = 0; i < calls; ++i) run();
-           })) /
-           calls;
+    const double mine = seconds_of([&] {
+      for (int i = 0; i < calls; ++i) run();
+    });
+    return all_reduce(group, mine, Op::max, call) / calls;  // the slowest rank's
   };
   double once = 0;
   for (Way& way : all) once += timed(1, way.run), once += timed(1, way.run);

@@ -1,7 +1,6 @@
 #include "phalanx/shard/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "phalanx/autograd/block.h"
 #include "phalanx/autograd/deferred.h"
 #include "phalanx/base/error.h"
+#include "phalanx/comm/scalar.h"
 #include "phalanx/device/dtype.h"
 #include "phalanx/device/failure.h"
 #include "phalanx/kernels/sum_of_squares.h"
@@ -18,6 +18,8 @@ namespace phalanx {
 DataParallel::DataParallel(const Layout& layout, Communicator& group, Device& device,
                            std::vector<UnitParameters> units, const Initializer& initializer)
     : layout_(layout), group_(group), calls_(units.size()) {
+  require(layout.cut == Cut::flat, ExitCode::usage, "parallel.cut = ", name(layout.cut),
+          " is not available in this version; use flat");
   const int shards = layout.strategy == Strategy::none ? 1 : group.size();
   std::vector<UnitPlan> plans;
   int64_t largest = 0;
@@ -27,11 +29,8 @@ DataParallel::DataParallel(const Layout& layout, Communicator& group, Device& de
     plans.push_back(plan_unit(unit.name, specs, layout, shards));
     if (plans.size() > 1) largest = std::max(largest, plans.back().padded);
   }
-  const bool ring =
-      layout.reduce == Reduce::every_microbatch &&
-      (layout.strategy == Strategy::optim_grads || layout.strategy == Strategy::optim_grads_params);
   const int64_t ring_bytes = largest * size_of(layout.reduce_dtype);
-  if (ring && largest > 0)
+  if (!layout.whole_gradients() && largest > 0)
     allocate_named(text("two gradient buffers of the largest unit, ", ring_bytes,
                         " bytes each, strategy ", name(layout.strategy)),
                    [&] { ring_ = std::make_unique<GradientRing>(group, device, 2, ring_bytes); });
@@ -109,8 +108,7 @@ void DataParallel::after_backward(size_t unit) {
 
 void DataParallel::gradients_ready(size_t unit) {
   calls_[unit].ready = true;
-  const bool now = last_ || (layout_.reduce == Reduce::every_microbatch &&
-                             layout_.strategy >= Strategy::optim_grads);
+  const bool now = last_ || !layout_.whole_gradients();
   units_[unit]->gradients_ready(now ? Unit::When::now : Unit::When::later);
 }
 
@@ -136,9 +134,7 @@ double DataParallel::gradient_norm() {
   double local = 0;
   for (const auto& unit : units_) local += sum_of_squares(unit->gradient_shard());
   if (layout_.strategy == Strategy::none || group_.size() == 1) return std::sqrt(local);
-  at::Tensor total = at::full({1}, local, at::kDouble);
-  group_.all_reduce(total, Op::sum, {"all units", "norm"}).wait();
-  return std::sqrt(*total.const_data_ptr<double>());
+  return std::sqrt(all_reduce(group_, local, Op::sum, {"all units", "norm"}));
 }
 
 void DataParallel::finish_step() {

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include <deque>
 
 #include "phalanx/comm/communicator.h"
 #include "phalanx/device/device.h"
@@ -12,9 +12,10 @@ namespace phalanx {
 /// A whole-unit gradient buffer and the reduction that reads it. Peers read it in place, so it is
 /// busy until they have.
 struct GradientBuffer {
-  at::Tensor memory;  ///< bytes, from Communicator::allocate
-  Handle reduction;   ///< of the last reduction that read it
-  Event issued;       ///< of that reduction, on the reduce stream
+  at::Tensor memory;     ///< bytes, from Communicator::allocate
+  Handle reduction;      ///< of the last reduction that read it
+  Event issued;          ///< of that reduction, on the reduce stream
+  bool filling = false;  ///< a unit of a ring writes it, whose reduction is not issued yet
 
   /// Collective over `group`. The device learns of the memory, so that it can check accesses.
   static GradientBuffer allocate(Communicator& group, Device& device, int64_t bytes);
@@ -25,16 +26,20 @@ struct GradientBuffer {
 };
 
 /// Gradient buffers that units take in turns: with two, one is filled while the other is reduced.
+/// Where more units are being filled at once, since each is used several times in one forward, the
+/// ring grows.
 class GradientRing {
  public:
   /// `bytes`: of the largest unit. Collective over `group`.
   GradientRing(Communicator& group, Device& device, int buffers, int64_t bytes);
-  GradientBuffer& take();  ///< the next buffer, idle
+  GradientBuffer& take();  ///< the next buffer that is not being filled, idle. Collective.
   void wait_idle();        ///< every reduction is done, in the order in which they were issued
 
  private:
+  Communicator& group_;
   Device& device_;
-  std::vector<GradientBuffer> buffers_;
+  int64_t bytes_;
+  std::deque<GradientBuffer> buffers_;  // units point at theirs
   size_t next_ = 0;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/text.h"
@@ -34,21 +33,45 @@ Names names_of(const torch::nn::Module& module) {
   return names;
 }
 
-// Every parameter of `part` that `seen` does not hold yet; those that are trained come first, so
-// that an optimizer can have them without the frozen ones, whose values its decay would change.
-UnitParameters claim(const std::string& unit, const torch::nn::Module& part, const Names& names,
-                     std::set<const at::TensorImpl*>& seen) {
-  UnitParameters claimed{unit, {}};
-  for (const auto& item : part.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    const auto name = names.find(item.value().unsafeGetTensorImpl());
-    require(name != names.end(), ExitCode::usage, unit, " has the parameter ", item.key(),
+using Modules = std::vector<torch::nn::Module*>;
+
+bool holds(const Modules& modules, const torch::nn::Module& module) {
+  return std::find(modules.begin(), modules.end(), &module) != modules.end();
+}
+
+// Adds to `unit` what `part` and its submodules hold, other blocks excepted. `owners`: the unit of
+// each parameter so far.
+void claim(UnitParameters& unit, const torch::nn::Module& part, const Modules& blocks,
+           const Names& names, Names& owners) {
+  for (const auto& item : part.named_parameters(false)) {
+    const at::TensorImpl* tensor = item.value().unsafeGetTensorImpl();
+    const auto name = names.find(tensor);
+    require(name != names.end(), ExitCode::usage, unit.name, " has the parameter ", item.key(),
             ", which the module does not; blocks must be submodules of it");
-    claimed.parameters.push_back(adopt(name->second, item.value()));
+    const auto [owner, fresh] = owners.emplace(tensor, unit.name);
+    require(owner->second == unit.name, ExitCode::usage, "parameter ", name->second, " is in ",
+            owner->second, " and in ", unit.name,
+            "; tied parameters must share a block, or be in none");
+    if (fresh) unit.parameters.push_back(adopt(name->second, item.value()));
   }
-  std::stable_partition(claimed.parameters.begin(), claimed.parameters.end(),
-                        [](const Parameter& parameter) { return parameter->spec.trainable; });
-  return claimed;
+  for (const auto& child : part.children())
+    if (!holds(blocks, *child)) claim(unit, *child, blocks, names, owners);
+}
+
+// The root and the blocks. In each, parameters that are trained come first, so that an optimizer
+// can have them without the frozen ones, whose values its decay would change.
+std::vector<UnitParameters> units_of(const torch::nn::Module& module, const Modules& blocks) {
+  const Names names = names_of(module);
+  Names owners;
+  std::vector<UnitParameters> units = {{"root", {}}};
+  for (size_t i = 0; i < blocks.size(); ++i)
+    claim(units.emplace_back(UnitParameters{text("block ", i), {}}), *blocks[i], blocks, names,
+          owners);
+  if (!holds(blocks, module)) claim(units[0], module, blocks, names, owners);
+  for (UnitParameters& unit : units)
+    std::stable_partition(unit.parameters.begin(), unit.parameters.end(),
+                          [](const Parameter& parameter) { return parameter->spec.trainable; });
+  return units;
 }
 
 // Of a 1-D tensor as long as the unit's part on this rank, what belongs to trained parameters.
@@ -70,17 +93,24 @@ Initializer from_rank_zero(Communicator& group) {
   };
 }
 
+void take_buffers_of_rank_zero(const torch::nn::Module& module, Communicator& group) {
+  GradMode no_grad(false);
+  for (const auto& item : module.named_buffers()) {
+    if (!item.value().defined()) continue;
+    const at::Tensor values = item.value().clone(at::MemoryFormat::Contiguous);
+    const Handle handle = group.broadcast(values, 0, {item.key(), "initial values"});
+    handle.wait();
+    item.value().copy_(values);
+    handle.wait_inputs();
+  }
+}
+
 }  // namespace
 
 ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::Module*> blocks,
                              Layout layout, Communicator& group, Device& device)
     : module_(module), blocks_(std::move(blocks)) {
-  const Names names = names_of(module);
-  std::set<const at::TensorImpl*> seen;
-  std::vector<UnitParameters> units(1);
-  for (size_t i = 0; i < blocks_.size(); ++i)
-    units.push_back(claim(text("block ", i), *blocks_[i], names, seen));
-  units[0] = claim("root", module, names, seen);
+  std::vector<UnitParameters> units = units_of(module, blocks_);
   const at::Tensor* first = nullptr;
   for (const auto& unit : units)
     for (const auto& parameter : unit.parameters) {
@@ -93,6 +123,7 @@ ShardedModule::ShardedModule(torch::nn::Module& module, std::vector<torch::nn::M
   layout.compute = layout.master = layout.reduce_dtype = dtype_of(*first);
   engine_ = std::make_unique<DataParallel>(layout, group, device, std::move(units),
                                            from_rank_zero(group));
+  take_buffers_of_rank_zero(module, group);
   for (size_t i = 0; i < engine_->unit_count(); ++i) {
     const Unit& unit = engine_->unit(i);
     leaves_.push_back(trained_part(unit, unit.value_shard()).detach());

@@ -27,12 +27,14 @@ namespace phalanx {
 ///     }
 ///
 /// Between begin() and backward() every parameter outside the blocks is there; a block's only
-/// inside its run(). All ranks start from rank 0's values. Tied parameters must share a block, or
-/// be in none. Never call Module::to() afterwards. Optimizers must work element by element. What
-/// has requires_grad = false when the module is sharded is frozen: no optimizer sees it.
+/// inside its run(). All ranks start from rank 0's values, those of buffers too; gradients from
+/// before are dropped. Tied parameters must share a block, or be in none, else Error(usage). Never
+/// call Module::to() afterwards. Optimizers must work element by element. What has requires_grad =
+/// false when the module is sharded is frozen: no optimizer sees it.
 class ShardedModule {
  public:
-  /// `blocks`: submodules of `module` that become a unit each; what they do not hold is the root.
+  /// `blocks`: submodules of `module` that become a unit each; what they do not hold is the root. A
+  /// block inside of another is a unit of its own.
   /// The layout's dtypes follow the module's parameters, which must all have one. Parameters keep
   /// the names of module.named_parameters(); state for checkpoints: module_state.h. Collective.
   ShardedModule(torch::nn::Module& module, std::vector<torch::nn::Module*> blocks, Layout layout,

@@ -69,8 +69,7 @@ void Unit::list_accesses() {
 }
 
 void Unit::allocate_gradients(const Layout& layout) {
-  whole_gradients_ = plan_.strategy == Strategy::none || plan_.strategy == Strategy::optim ||
-                     layout.reduce == Reduce::step;
+  whole_gradients_ = layout.whole_gradients();
   if (whole_gradients_) ring_ = nullptr;
   const at::ScalarType type = scalar_type(plan_.reduce);
   if (!ring_) own_buffer_ = GradientBuffer::allocate(group_, device_, whole_bytes());
@@ -112,6 +111,7 @@ void Unit::adopt_parameters() {
             ": belongs to another unit besides ", name(), "; tied parameters share one unit");
     at::Tensor view = at::empty({0}, options)
                           .set_(flat_.storage(), plan_.slots[i].offset, parameter.spec.local_shape);
+    parameter.tensor.mutable_grad().reset();  // of a backward before: it is of no step to come
     parameter.tensor.set_data(view);
     parameter.slot = this;
     parameter.index = static_cast<int>(i);
@@ -239,6 +239,7 @@ void Unit::issue_reduction() {
                                                                    call, accumulate);
                  });
   current_->issued = device_.record(reduce_stream_);
+  current_->filling = false;
   current_ = nullptr;
   shard_holds_sum_ = !whole_gradients_;
 }

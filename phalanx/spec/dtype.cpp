@@ -1,45 +1,47 @@
 #include "phalanx/spec/dtype.h"
 
-namespace phalanx {
+#include <iterator>
 
-const char* name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float64:
-      return "float64";
-    case Dtype::float32:
-      return "float32";
-    case Dtype::bfloat16:
-      return "bfloat16";
-    case Dtype::float16:
-      return "float16";
-    case Dtype::int64:
-      return "int64";
-    case Dtype::int32:
-      return "int32";
-    case Dtype::int16:
-      return "int16";
-    case Dtype::uint8:
-      return "uint8";
-  }
-  return "?";
+namespace phalanx {
+namespace {
+
+constexpr DtypeRow rows[] = {
+    {Dtype::float64, "float64", 8, "F64", "DoubleStorage"},
+    {Dtype::float32, "float32", 4, "F32", "FloatStorage"},
+    {Dtype::bfloat16, "bfloat16", 2, "BF16", "BFloat16Storage"},
+    {Dtype::float16, "float16", 2, "F16", "HalfStorage"},
+    {Dtype::int64, "int64", 8, "I64", "LongStorage"},
+    {Dtype::int32, "int32", 4, "I32", "IntStorage"},
+    {Dtype::int16, "int16", 2, "I16", "ShortStorage"},
+    {Dtype::uint8, "uint8", 1, "U8", "ByteStorage"},
+    {Dtype::boolean, "bool", 1, "BOOL", "BoolStorage"},
+};
+
+constexpr bool in_order() {
+  for (size_t i = 0; i < std::size(rows); ++i)
+    if (rows[i].dtype != static_cast<Dtype>(i)) return false;
+  return true;
+}
+static_assert(in_order(), "a row's place is its type's number");
+
+}  // namespace
+
+const DtypeRow& row_of(Dtype dtype) {
+  static constexpr DtypeRow none = {{}, "?", 0, "?", "?"};
+  const auto index = static_cast<size_t>(dtype);
+  return index < std::size(rows) ? rows[index] : none;
 }
 
-int64_t size_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::float64:
-    case Dtype::int64:
-      return 8;
-    case Dtype::float32:
-    case Dtype::int32:
-      return 4;
-    case Dtype::bfloat16:
-    case Dtype::float16:
-    case Dtype::int16:
-      return 2;
-    case Dtype::uint8:
-      return 1;
-  }
-  return 0;
+std::optional<Dtype> dtype_named(const char* DtypeRow::* column, std::string_view text) {
+  for (const DtypeRow& row : rows)
+    if (text == row.*column) return row.dtype;
+  return std::nullopt;
+}
+
+std::vector<std::string> dtype_names(const char* DtypeRow::* column) {
+  std::vector<std::string> names;
+  for (const DtypeRow& row : rows) names.emplace_back(row.*column);
+  return names;
 }
 
 bool is_floating_point(Dtype dtype) {

@@ -1,6 +1,6 @@
 #include "phalanx/spec/huggingface.h"
 
-#include <filesystem>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -87,7 +87,9 @@ ModelSpec parse_huggingface_config(const std::string& source, const std::string&
   model.num_hidden_layers = reader.size("n_layer");
   model.num_attention_heads = reader.size("n_head");
   model.num_key_value_heads = model.num_attention_heads;
-  model.intermediate_size = reader.has("n_inner") ? reader.size("n_inner") : 4 * model.hidden_size;
+  model.intermediate_size = reader.has("n_inner")
+                                ? reader.size("n_inner")
+                                : 4 * std::clamp<int64_t>(model.hidden_size, 0, most_width);
   model.vocab_size = reader.size("vocab_size");
   model.max_position_embeddings = reader.size("n_positions");
   // What is left out has the value that `transformers` gives it.
@@ -104,7 +106,7 @@ ModelSpec parse_huggingface_config(const std::string& source, const std::string&
 
 ModelSpec read_huggingface_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  require(std::filesystem::is_regular_file(path), ExitCode::usage, path,
+  require(kind_of_path(path, ExitCode::usage) == PathKind::file, ExitCode::usage, path,
           " is no file; give a folder that holds a Hugging Face model");
   return parse_huggingface_config(read_file(path, ExitCode::usage), path);
 }

@@ -71,6 +71,12 @@ class Rules {
   }
 };
 
+// All digits of a product that may be beyond 64 bits.
+std::string whole(double product) {
+  std::string digits = std::to_string(product);
+  return digits.substr(0, digits.find('.'));
+}
+
 void check_degrees(const Degrees& degrees, int world_size, Rules& rules) {
   struct Named {
     const char* key;
@@ -100,15 +106,16 @@ void check_degrees(const Degrees& degrees, int world_size, Rules& rules) {
   }
   rules.require_that(
       product == world_size, "parallel",
-      text("the degrees ", join(factors, " x "), " = ", product, " are not the world of ",
+      text("the degrees ", join(factors, " x "), " = ", whole(product), " are not the world of ",
            world_size, world_size == 1 ? " rank" : " ranks",
-           "; change them (parallel.dp_shard left out takes the rest) or start ", product,
+           "; change them (parallel.dp_shard left out takes the rest) or start ", whole(product),
            " ranks"));
   const double inner = double(degrees.dp_shard) * degrees.cp * degrees.tp;
   const double expert = double(degrees.ep) * degrees.etp;
-  rules.require_that(expert <= inner && int64_t(inner) % int64_t(expert) == 0, "parallel.ep",
-                     text("parallel.ep x parallel.etp = ", expert,
-                          " does not divide dp_shard x cp x tp = ", inner, "; choose divisors"));
+  rules.require_that(
+      expert <= inner && int64_t(inner) % int64_t(expert) == 0, "parallel.ep",
+      text("parallel.ep x parallel.etp = ", whole(expert),
+           " does not divide dp_shard x cp x tp = ", whole(inner), "; choose divisors"));
 }
 
 void check_precision(const Layout& layout, Rules& rules) {

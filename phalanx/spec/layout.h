@@ -41,6 +41,10 @@ struct Layout {
   Dtype compute = Dtype::float32;
   Dtype master = Dtype::float32;
   Dtype reduce_dtype = Dtype::float32;
+  /// Every rank keeps the whole gradient up to the last microbatch of a step.
+  bool whole_gradients() const {
+    return strategy < Strategy::optim_grads || reduce == Reduce::step;
+  }
   bool operator==(const Layout&) const = default;
 };
 

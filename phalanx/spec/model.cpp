@@ -63,18 +63,19 @@ std::vector<Violation> check(const ModelSpec& model) {
     if (!holds) found.push_back({text("model.", key), text("model.", key, " = ", sentence)});
     return holds;
   };
-  auto size = [&](const char* key, int64_t value) {
-    return rule(value >= 1, key, text(value, " is not a size; give at least 1"));
+  auto size = [&](const char* key, int64_t value, int64_t most) {
+    return rule(value >= 1, key, text(value, " is not a size; give at least 1")) &&
+           rule(value <= most, key, text(value, " is too large; give at most ", most));
   };
   if (!rule(model.kind == "gpt2", "kind",
             text("\"", model.kind, "\" is not available in this version; use \"gpt2\"")))
     return found;
-  const bool hidden = size("hidden_size", model.hidden_size);
-  const bool heads = size("num_attention_heads", model.num_attention_heads);
-  size("num_hidden_layers", model.num_hidden_layers);
-  size("intermediate_size", model.intermediate_size);
-  size("vocab_size", model.vocab_size);
-  size("max_position_embeddings", model.max_position_embeddings);
+  const bool hidden = size("hidden_size", model.hidden_size, most_width);
+  const bool heads = size("num_attention_heads", model.num_attention_heads, most_width);
+  size("num_hidden_layers", model.num_hidden_layers, most_layers);
+  size("intermediate_size", model.intermediate_size, most_inner_width);
+  size("vocab_size", model.vocab_size, most_tokens);
+  size("max_position_embeddings", model.max_position_embeddings, most_positions);
   if (hidden && heads)
     rule(model.hidden_size % model.num_attention_heads == 0, "num_attention_heads",
          text(model.num_attention_heads, " does not divide model.hidden_size = ", model.hidden_size,

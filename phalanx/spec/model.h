@@ -9,6 +9,13 @@
 
 namespace phalanx {
 
+// The largest sizes that check() accepts: products of them that are counted fit into 64 bits.
+inline constexpr int64_t most_width = 1 << 20;  ///< hidden_size, num_attention_heads
+inline constexpr int64_t most_inner_width = 1 << 22;
+inline constexpr int64_t most_layers = 1 << 14;
+inline constexpr int64_t most_tokens = 1 << 24;  ///< vocab_size
+inline constexpr int64_t most_positions = 1 << 26;
+
 /// The sizes of a model, by Hugging Face's names. No LibTorch: the planner reads it too.
 struct ModelSpec {
   std::string kind = "gpt2";
@@ -26,7 +33,6 @@ struct ModelSpec {
   bool tie_word_embeddings = true;
   double initializer_range = 0.02;
 
-  int64_t head_size() const { return hidden_size / num_attention_heads; }
   bool operator==(const ModelSpec&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "phalanx/base/error.h"
+#include "phalanx/comm/scalar.h"
 #include "phalanx/config/check.h"
 #include "phalanx/parallel/parallelize.h"
 #include "phalanx/parallel/update.h"
@@ -73,16 +74,13 @@ class TrialComparison {
     const double tokens = double(batches.counted_tokens(consumed));
     double sum = 0;
     for (int64_t i = 0; i < count; ++i)
-      sum += model_.train(batches.microbatch(consumed, i), factor_ / tokens, step, int(i),
-                          i + 1 == count);
+      sum += model_.train(batches.microbatch(consumed, i), factor_ / tokens, step, i + 1 == count);
     engine.wait_gradients();
-    at::Tensor total = at::full({1}, sum, at::kDouble);
-    group_.all_reduce(total, Op::sum, {"verify", "loss"}).wait();
+    const double total = all_reduce(group_, sum, Op::sum, {"verify", "loss"});
     const double gradient_norm = engine.gradient_norm();
     const double expected = reference_.loss(trial_, step);
     const double expected_norm = reference_.norm(trial_, step);
-    note(Quantity::loss,
-         relative(std::abs(total.item<double>() / tokens - expected), std::abs(expected)), "",
+    note(Quantity::loss, relative(std::abs(total / tokens - expected), std::abs(expected)), "",
          step + 1, 0);
     note(Quantity::norm, relative(std::abs(gradient_norm - expected_norm), expected_norm), "",
          step + 1, 0);

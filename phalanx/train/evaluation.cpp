@@ -1,12 +1,11 @@
 #include "phalanx/train/evaluation.h"
 
-#include <ATen/ops/full.h>
-
 #include "phalanx/base/error.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
 #include "phalanx/checkpoint/weights.h"
+#include "phalanx/comm/scalar.h"
 #include "phalanx/config/check.h"
 #include "phalanx/train/same_config.h"
 
@@ -40,16 +39,15 @@ Evaluation evaluate(ParallelModel& model, const std::shared_ptr<const DataSet>& 
   const ValidationBatches batches(data, micro, group.size(), group.rank());
   double sum = 0;
   for (int64_t i = 0; i < batches.steps(); ++i) sum += model.evaluate(batches.step(i));
-  at::Tensor total = at::full({1}, sum, at::kDouble);
-  group.all_reduce(total, Op::sum, {"evaluation", "loss"}).wait();
-  return {.loss = *total.const_data_ptr<double>() / double(batches.counted_tokens()),
+  const double total = all_reduce(group, sum, Op::sum, {"evaluation", "loss"});
+  return {.loss = total / double(batches.counted_tokens()),
           .tokens = batches.counted_tokens(),
           .samples = batches.counted_samples()};
 }
 
 std::string find_checkpoint(Communicator& everyone, const std::string& path) {
-  return agree(everyone, "find",
-               [&] { return everyone.rank() == 0 ? resolve_checkpoint(path) : ""; })[0];
+  return agree_with_first(
+      everyone, "find", [&] { return resolve_checkpoint(path); }, disk_deadline);
 }
 
 LoadOptions load_options(const Config& config) {

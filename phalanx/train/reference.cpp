@@ -17,8 +17,9 @@
 #include "phalanx/device/failure.h"
 #include "phalanx/models/model.h"
 #include "phalanx/nn/init.h"
+#include "phalanx/optim/learning_rate.h"
+#include "phalanx/optim/optimizer.h"
 #include "phalanx/parallel/parallelize.h"
-#include "phalanx/parallel/update.h"
 #include "phalanx/train/evaluation.h"
 #include "phalanx/train/progress.h"
 
@@ -184,7 +185,6 @@ void Reference::compute_trial(size_t index) {
     for (int64_t i = 0; i < batches.microbatches(); ++i) {
       const Microbatch batch = batches.microbatch(consumed, i);
       const Context context{.step = step,
-                            .microbatch = int(i),
                             .sequence = {.first_sample = batch.first_row},
                             .seed = uint64_t(config_.train.seed)};
       const Loss loss = forward_loss(*model, batch.tokens, batch.targets, 1 / tokens, context);

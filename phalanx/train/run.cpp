@@ -10,6 +10,7 @@
 #include "phalanx/base/log.h"
 #include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpointer.h"
+#include "phalanx/comm/scalar.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
 #include "phalanx/device/limits.h"
@@ -31,20 +32,22 @@ class Run {
   Run(Trainer& trainer, const RunOptions& options)
       : trainer_(trainer), config_(trainer.config()), options_(options) {
     first_ = trainer.everyone().rank() == 0;
+    if (first_) progress_.emplace(options.descriptor);
   }
 
   Ending go() {
     open_checkpoints();  // refuses if another run is here, whose checkpoints come and go
     const std::string resumed = resume();
-    const std::string start = resumed.empty() ? trainer_.initialize() : "";
-    prepare_folder();
-    measure_limit();
-    if (first_) announce(resumed, start);
+    // Before anything is written, or deleted to make space.
     if (trainer_.step() >= config_.train.steps) {
       say(text(config_.train.run_dir, " has finished its ", config_.train.steps,
                " steps; train on with --train.steps=", trainer_.step() + config_.train.steps));
       return Ending::was_finished;
     }
+    const std::string start = initialize(resumed);
+    prepare_folder(resumed);
+    measure_limit();
+    if (first_) announce(resumed, start);
     start_ = last_save_ = Clock::now();
     while (true) {
       const bool last = one_step();
@@ -74,18 +77,24 @@ class Run {
     return path.empty() ? "" : trainer_.load(path, newest);
   }
 
-  void prepare_folder() {
+  // What a run that resumes nothing starts from; a program may have loaded something before.
+  std::string initialize(const std::string& resumed) {
+    if (!resumed.empty()) return "";
+    return trainer_.begun()
+               ? text("the trainer as its program left it, after step ", trainer_.step())
+               : trainer_.initialize();
+  }
+
+  void prepare_folder(const std::string& resumed) {
     if (checkpointer_) {
       checkpointer_->warn_of_later(trainer_.step());
-      checkpointer_->prepare(trainer_.state());
+      checkpointer_->prepare(trainer_.state(), resumed);
     }
     agree_with_first(trainer_.everyone(), "folder", [&] {
       replace_file(config_.train.run_dir + "/config.toml", to_toml(config_), ExitCode::environment);
       metrics_.emplace(config_.train.run_dir + "/metrics.jsonl");
-      progress_.emplace(options_.descriptor);
       return std::string();
     });
-    trainer_.everyone().barrier({"run", "start"});
   }
 
   void open_checkpoints() {
@@ -244,9 +253,7 @@ class Run {
   }
 
   double reduce(double value, Op op) {
-    at::Tensor all = at::full({1}, value, at::kDouble);
-    trainer_.everyone().all_reduce(all, op, {"run", "metrics"}).wait();
-    return *all.const_data_ptr<double>();
+    return all_reduce(trainer_.everyone(), value, op, {"run", "metrics"});
   }
 
   // What any rank wants after this step.

@@ -24,8 +24,9 @@ enum class Ending {
   not_saved,     ///< stopped on request with [checkpoint] off
 };
 
-/// Trains to [train] steps in [train] run_dir: goes on from the newest checkpoint, logs
-/// metrics.jsonl, shows progress, evaluates, saves. Collective.
+/// Trains to [train] steps in [train] run_dir: goes on from the newest checkpoint (without one from
+/// where the trainer is, if it has loaded or trained before), logs metrics.jsonl, shows progress,
+/// evaluates, saves. Collective.
 Ending run_training(Trainer& trainer, const RunOptions& options);
 
 }  // namespace phalanx

@@ -8,7 +8,7 @@ namespace phalanx {
 
 /// Throws Error(usage) on all ranks, with the key and the ranks, if they have different configs:
 /// they would train different models, or wait for calls that others never make. What may differ
-/// from host to host (paths of data, threads) is not compared. Collective.
+/// from host to host (model.path, paths of data, threads) is not compared. Collective.
 void require_same_config(Communicator& everyone, const Config& config);
 
 /// Throws Error(data) on all ranks, with the rank and the file, unless all of them read the same

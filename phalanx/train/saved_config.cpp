@@ -27,6 +27,7 @@ Config saved_config(const Source& source) {
           " does not say what model its weights belong to: it has no config; `phalanx ckpt import` "
           "with --config RUN.toml gives it one");
   Config config;
+  config.data.tokenizer.clear();
   config.model.spec = parse_huggingface_config(json, source.path + "/config.json");
   return config;
 }

@@ -7,8 +7,9 @@
 
 namespace phalanx {
 
-/// The config of the run that wrote a checkpoint; of a Hugging Face folder one of defaults, with
-/// the model that its config.json describes. Error(checkpoint) if `source` has neither.
+/// The config of the run that wrote a checkpoint; of a Hugging Face folder and of what was imported
+/// from one a config of defaults with the model that its config.json describes, and no tokenizer,
+/// which it does not name. Error(checkpoint) if `source` has neither.
 Config saved_config(const Source& source);
 
 /// The text of a config.json for an export of `source`: the one that its weights came with, brought

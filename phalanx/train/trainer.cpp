@@ -12,6 +12,8 @@
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/weights.h"
 #include "phalanx/comm/ledger.h"
+#include "phalanx/comm/scalar.h"
+#include "phalanx/comm/signature.h"
 #include "phalanx/config/check.h"
 #include "phalanx/config/write.h"
 #include "phalanx/train/same_config.h"
@@ -28,6 +30,33 @@ std::map<std::string, int64_t> difference(const Ledger::Rows& now, const Ledger:
     if (more > 0) grown[row] = more;
   }
   return grown;
+}
+
+// Where a run stands in its data is a number of samples: it means the same samples only as long as
+// these are the same.
+std::map<std::string, Value> description_of(const DataConfig& config, const DataSet& data) {
+  std::string hashes;
+  for (const DataFile& file : data.files()) hashes += text(file.hash, " ");
+  return {{"data.seed", config.seed},
+          {"data.sequence_length", data.sequence_length()},
+          {"data.contents",
+           text(data.describe(), hashes.empty() ? "" : text(", hash ", hash_name(hashes)))}};
+}
+
+void warn_of_other_data(const std::string& path, const std::map<std::string, Value>& saved,
+                        const std::map<std::string, Value>& now) {
+  const auto shown = [](const Value& value) {
+    return std::visit([](const auto& held) { return text(held); }, value);
+  };
+  std::vector<std::string> differences;
+  for (const auto& [key, value] : now) {
+    const auto before = saved.find(key);
+    if (before != saved.end() && before->second != value)
+      differences.push_back(text(key, " was ", shown(before->second), " and is ", shown(value)));
+  }
+  if (!differences.empty())
+    log_warning(text("the data is not that of ", path, ": ", join(differences, "; "),
+                     "; samples that it has seen may come again, and others not at all"));
 }
 
 }  // namespace
@@ -59,9 +88,7 @@ Trainer::Trainer(const Config& config, std::shared_ptr<World> world, std::unique
 }
 
 double Trainer::sum_over_ranks(double value, std::string_view purpose) {
-  at::Tensor sum = at::full({1}, value, at::kDouble);
-  data_parallel_group(mesh_).all_reduce(sum, Op::sum, {"step", purpose}).wait();
-  return *sum.const_data_ptr<double>();
+  return all_reduce(data_parallel_group(mesh_), value, Op::sum, {"step", purpose});
 }
 
 StepMetrics Trainer::train_step() {
@@ -74,7 +101,7 @@ StepMetrics Trainer::train_step() {
   double local_loss = 0;
   for (int64_t i = 0; i < count; ++i)
     local_loss += model_->train(batches_->microbatch(consumed_, i), 1.0 / double(tokens), step_,
-                                static_cast<int>(i), i + 1 == count);
+                                i + 1 == count);
   engine.wait_gradients();
   const double loss = sum_over_ranks(local_loss, "loss") / double(tokens);
   const double norm = engine.gradient_norm();
@@ -98,8 +125,10 @@ StepMetrics Trainer::train_step() {
   return metrics;
 }
 
-// All ranks are here: the loss and the norm are sums over all of them.
+// All ranks are here: the loss and the norm are sums over all of them. The step ends for the engine
+// too: a program may go on, from a checkpoint for example.
 void Trainer::stop_at_nan(double local_loss, double loss, double norm) {
+  model_->engine().finish_step();
   Communicator& group = data_parallel_group(mesh_);
   at::Tensor all = at::zeros({group.size()}, at::kDouble);
   const at::Tensor mine = at::full({1}, local_loss, at::kDouble);
@@ -108,9 +137,9 @@ void Trainer::stop_at_nan(double local_loss, double loss, double norm) {
   for (int rank = 0; rank < group.size(); ++rank)
     losses.push_back(text("rank ", rank, ": ", all.const_data_ptr<double>()[rank]));
   fail(ExitCode::check_failed, "step ", step_ + 1, ": the loss is ", loss,
-       " and the gradient norm ", norm, " (sums of losses, ", join(losses),
-       "); lower lr.peak or optimizer.clip_norm, look at the data of this step, or set "
-       "train.on_nan = \"skip\"");
+       " and the gradient norm ", norm, " (sums of losses, ", join(losses), "); lower lr.peak",
+       config_.optimizer.clip_norm > 0 ? " or" : ", set",
+       " optimizer.clip_norm, look at the data of this step, or set train.on_nan = \"skip\"");
 }
 
 std::optional<Evaluation> Trainer::evaluate() {
@@ -134,6 +163,7 @@ RunState Trainer::run_state() {
                .config = to_toml(saved),
                .versions = {{"phalanx", PHALANX_VERSION}},
                .values = {{"tokens", tokens_}, {"updates", update_->steps()}}};
+  run.values.merge(description_of(config_.data, data()));
   if (!huggingface_config_.empty()) run.values[huggingface_config_key] = huggingface_config_;
   return run;
 }
@@ -152,19 +182,21 @@ void Trainer::begin() {
 }
 
 std::string Trainer::initialize() {
-  begun_ = true;
   const ModelConfig& model = config_.model;
   if (!model.path.empty())
     huggingface_config_ = read_file(model.path + "/config.json", ExitCode::usage);
   const std::string& path = config_.train.init_from.empty() ? model.path : config_.train.init_from;
-  if (path.empty() || (path == model.path && !has_weights(*everyone_, path)))
+  if (path.empty() || (path == model.path && !has_weights(*everyone_, path))) {
+    begun_ = true;
     return text("initial values of seed ", config_.train.seed,
                 path.empty() ? "" : text(" (", path, " holds a config.json and no weights)"));
+  }
   model_->engine().wait_gradients();  // peers no longer read what is overwritten
   const LoadedWeights loaded =
       load_weights(*everyone_, path, model.spec, model_->state(), load_options(config_));
   model_->engine().finish_step();
   if (huggingface_config_.empty()) huggingface_config_ = loaded.huggingface_config;
+  begun_ = true;
   return loaded.describe();
 }
 
@@ -172,7 +204,6 @@ std::string Trainer::load(const std::string& given, bool verified) {
   model_->engine().wait_gradients();  // peers no longer read what is overwritten
   if (config_.checkpoint.allow_missing.empty()) refuse_weights_only(*everyone_, given, entries());
   const std::string path = find_checkpoint(*everyone_, given);
-  begun_ = true;
   LoadOptions options = load_options(config_);
   if (verified) options.verify_hashes = false;
   const RunState run = load_checkpoint(*everyone_, path, entries(), options);
@@ -184,12 +215,17 @@ std::string Trainer::load(const std::string& given, bool verified) {
     return std::get<int64_t>(value->second);
   };
   const auto json = run.values.find(huggingface_config_key);
-  huggingface_config_ = json == run.values.end() ? "" : std::get<std::string>(json->second);
+  const auto* config_json =
+      json == run.values.end() ? nullptr : std::get_if<std::string>(&json->second);
+  huggingface_config_ = config_json ? *config_json : "";
   step_ = run.step;
   consumed_ = run.consumed_samples;
   tokens_ = integer("tokens");
   update_->set_steps(integer("updates"));
   model_->engine().finish_step();
+  begun_ = true;
+  if (everyone_->rank() == 0)
+    warn_of_other_data(path, run.values, description_of(config_.data, data()));
   return path;
 }
 

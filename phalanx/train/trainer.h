@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,8 +37,8 @@ class Trainer {
 
   /// One optimizer step: microbatches, reduction, clipping, update. Fills step, tokens, loss,
   /// grad_norm, lr, comm_bytes and comm_wait_ms. A loss or gradient that is not finite is an
-  /// Error(check_failed) that names the step and every rank's loss, or with [train] on_nan = "skip"
-  /// a step without an update.
+  /// Error(check_failed) that names the step and every rank's loss and leaves the trainer where it
+  /// was, or with [train] on_nan = "skip" a step without an update.
   StepMetrics train_step();
 
   /// Over the validation data; nothing if the config names none.
@@ -49,6 +48,7 @@ class Trainer {
   /// the folder model.path, else initial values. Says which, for people. The first train_step(),
   /// evaluate() or save() does it, unless load() came before. Not needed in a loop of one's own.
   std::string initialize();
+  bool begun() const { return begun_; }  ///< by initialize() or load()
 
   /// Writes folder/step-N, keeps the newest `keep` checkpoints, returns the new one's path.
   std::string save(const std::string& folder, int keep);
@@ -59,7 +59,8 @@ class Trainer {
   /// Goes on from a checkpoint, whatever the layout was that wrote it; `path` as find_checkpoint()
   /// takes it. Returns the checkpoint's. Error(checkpoint) if it holds weights only, which are for
   /// train.init_from. `verified`: its hashes have been compared just now, whatever
-  /// checkpoint.verify_hashes says.
+  /// checkpoint.verify_hashes says. Warns if it was saved with another data.seed,
+  /// data.sequence_length or contents of data.train.
   std::string load(const std::string& path, bool verified = false);
 
   ParallelModel& model() { return *model_; }
@@ -83,7 +84,7 @@ class Trainer {
   std::unique_ptr<ParallelModel> model_;
   std::unique_ptr<ShardedUpdate> update_;
   int64_t step_ = 0, consumed_ = 0, tokens_ = 0;
-  bool begun_ = false;              ///< initialize() or load() was called
+  bool begun_ = false;              ///< initialize() or load() has succeeded
   std::string huggingface_config_;  ///< the config.json that the model came with, for exports
 };
 

@@ -46,6 +46,24 @@ TEST(Random, NormalNumbersFollowTheFormulaAndTheBellCurve) {
   EXPECT_TRUE((random_key(0, "") == RandomKey{3190854284u, 2797324508u}));
 }
 
+uint64_t fnv1a(const void* data, size_t bytes) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (size_t i = 0; i < bytes; ++i)
+    hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001B3u;
+  return hash;
+}
+
+// Whatever the CPU, the compiler and its level of optimization.
+TEST(Random, NormalNumbersHaveTheSameBitsOnEveryMachine) {
+  const RandomKey key = random_key(7, "h.0.attn.c_attn.weight");
+  std::vector<double> wide(100001);
+  std::vector<float> narrow(wide.size());
+  fill_normal(key, 5, int64_t(wide.size()), 1.0, wide.data());
+  fill_normal(key, 5, int64_t(narrow.size()), 0.02, narrow.data());
+  EXPECT_EQ(fnv1a(wide.data(), wide.size() * sizeof(double)), 0x6e593176af1c65bdu);
+  EXPECT_EQ(fnv1a(narrow.data(), narrow.size() * sizeof(float)), 0x19481a63695468ecu);
+}
+
 TEST(Random, ARangeIsACutOfTheWhole) {
   const RandomKey key = random_key(1, "w");
   std::vector<float> all(1000), part(1000);

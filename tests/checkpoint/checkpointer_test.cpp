@@ -1,7 +1,9 @@
 // A run's folder of checkpoints: what is kept, when, and who may write there.
 #include "phalanx/checkpoint/checkpointer.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/inotify.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,11 +12,14 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
+#include "phalanx/checkpoint/lock.h"
 #include "tests/checkpoint/saved_steps.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx {
 namespace {
@@ -105,29 +110,79 @@ TEST(Checkpointer, ABrokenCheckpointIsNotOneOfLaterSteps) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// With keep = 0 a save costs the same however many there are: none of them is read again.
+// A save costs the same however many there are: none of them is read again. Not those that were
+// there when the run began either, which the first save reads.
 TEST(Checkpointer, ASaveDoesNotReadTheOnesBefore) {
-  const std::string folder = testing::temporary_folder();
-  on_ranks(1, [&](Communicator& world) {
-    Checkpointer checkpointer(world, folder, {.keep = 0});
-    save_at(checkpointer, world, 1);
-    const int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    ASSERT_GE(events, 0);
-    ASSERT_GE(inotify_add_watch(events, (folder + "/step-1").c_str(), IN_OPEN), 0);
-    for (int64_t step : {2, 3}) save_at(checkpointer, world, step);
-    char event[4096];
-    EXPECT_EQ(read(events, event, sizeof(event)), -1) << "something was opened";
-    EXPECT_TRUE(fs::exists(folder + "/step-1/manifest.json"));
-    read_file(folder + "/step-1/manifest.json", ExitCode::checkpoint);
-    EXPECT_GT(read(events, event, sizeof(event)), 0) << "the watch sees nothing";
-    close(events);
-  });
-  int64_t created = 0;  // and yet each is later than those before
-  for (int64_t step : {1, 2, 3}) {
-    const auto manifest = read_manifest(*open_storage(folder), text("step-", step));
-    EXPECT_GT(manifest.created, created);
-    created = manifest.created;
+  for (const SaveOptions& options :
+       {SaveOptions{.keep = 0}, SaveOptions{.keep = 5}, SaveOptions{.keep = 1, .keep_every = 1}}) {
+    SCOPED_TRACE(text("keep ", options.keep));
+    const std::string folder = testing::temporary_folder();
+    on_ranks(1, [&](Communicator& world) {
+      save_checkpoint(world, folder, run_at(1), state_at(world, 1), 0);
+      Checkpointer checkpointer(world, folder, options);
+      save_at(checkpointer, world, 2);
+      const int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+      ASSERT_GE(events, 0);
+      for (const char* step : {"/step-1", "/step-2"})
+        ASSERT_GE(inotify_add_watch(events, (folder + step).c_str(), IN_OPEN), 0);
+      for (int64_t step : {3, 4}) save_at(checkpointer, world, step);
+      char event[4096];
+      EXPECT_EQ(read(events, event, sizeof(event)), -1) << "something was opened";
+      EXPECT_TRUE(fs::exists(folder + "/step-1/manifest.json"));
+      read_file(folder + "/step-1/manifest.json", ExitCode::checkpoint);
+      EXPECT_GT(read(events, event, sizeof(event)), 0) << "the watch sees nothing";
+      close(events);
+    });
+    int64_t created = 0;  // and yet each is later than those before
+    for (int64_t step : {1, 2, 3, 4}) {
+      const auto manifest = read_manifest(*open_storage(folder), text("step-", step));
+      EXPECT_GT(manifest.created, created);
+      created = manifest.created;
+    }
   }
+}
+
+// What a save remembers of a step is not what lies there after it was saved again.
+TEST(Checkpointer, AStepThatIsSavedAgainIsTheNewest) {
+  const std::string folder = testing::temporary_folder();
+  on_ranks(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.keep = 2});
+    for (int64_t step : {1, 2, 1, 3}) save_at(checkpointer, world, step);
+  });
+  EXPECT_EQ(steps_in(folder), (std::set<int64_t>{1, 3}));
+}
+
+void set_created(const std::string& path, int64_t created) {
+  Manifest manifest = read_manifest(path);
+  manifest.created = created;
+  const std::string json = to_json(manifest);
+  replace_file(path + "/manifest.json", json, ExitCode::checkpoint);
+  replace_file(path + "/manifest.json.xxh128", manifest_hash_line(json), ExitCode::checkpoint);
+}
+
+// As if the clock had been set back since.
+TEST(Checkpointer, ASaveIsTheNewestWhateverTheClockSays) {
+  const std::string folder = testing::temporary_folder();
+  const auto save = [&](int64_t step) {
+    return ThreadRanks::run(2, [&](Communicator& world) {
+      Checkpointer checkpointer(world, folder, {.keep = 1});
+      save_at(checkpointer, world, step);
+      checkpointer.finish();
+      EXPECT_EQ(newest_checkpoint(world, folder), text(folder, "/step-", step));
+    })[0];
+  };
+  EXPECT_EQ(save(1), "");
+  const int64_t ahead = read_manifest(folder + "/step-1").created + int64_t{3600} * 1'000'000'000;
+  set_created(folder + "/step-1", ahead);
+  EXPECT_EQ(save(2), "");
+  EXPECT_EQ(steps_in(folder), (std::set<int64_t>{2}));
+  EXPECT_GT(read_manifest(folder + "/step-2").created, ahead);
+  // Readers refuse a later time than this: then the save is refused, and not its checkpoint.
+  set_created(folder + "/step-2", Manifest::latest_creation);
+  testing::expect_contains(save(3), {"rank 0: ", "beyond the year 2100", "set the clock"});
+  EXPECT_EQ(names_in(folder), (std::set<std::string>{".lock", "latest", "step-2"}));
+  EXPECT_THROW(creation_time_after(Manifest::latest_creation), Error);
+  EXPECT_GT(creation_time_after(0), 0);
 }
 
 // --- who may write ---
@@ -197,6 +252,54 @@ TEST(Checkpointer, AParentThatIsReadOnlyIsNoObstacleATargetThatIsIsNamed) {
   EXPECT_EQ(steps_in(folder), (std::set<int64_t>{2}));
   fs::permissions(parent, fs::perms(0755));
   fs::permissions(closed, fs::perms(0755));
+}
+
+// An empty place goes with its lock when its owner leaves. Here that happens while another one is
+// in open(), where a lease on the file keeps it: what it locks then is in no folder any more.
+TEST(Checkpointer, ALockThatWasJustRemovedIsNone) {
+  const std::string place = testing::temporary_folder(), path = place + "/.lock";
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  const auto before = signal(SIGIO, SIG_IGN);  // how the system says that the lease is in the way
+  if (fcntl(file.get(), F_SETLEASE, F_WRLCK) != 0) {
+    signal(SIGIO, before);
+    GTEST_SKIP() << "no leases";
+  }
+  std::string said;
+  std::thread other([&] {
+    try {
+      const FolderLock lock(place);
+      said = "locked";
+    } catch (const Error& error) {
+      said = error.what();
+    }
+  });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (fcntl(file.get(), F_GETLEASE) == F_WRLCK && std::chrono::steady_clock::now() < limit)
+    usleep(1000);
+  fs::remove(path);
+  fcntl(file.get(), F_SETLEASE, F_UNLCK);
+  other.join();
+  signal(SIGIO, before);
+  EXPECT_EQ(said, "another process has just removed " + path + "; start again");
+}
+
+// In a folder of a group. Not as root, whom no permission stops.
+TEST(Checkpointer, ALockThatAnotherUserMadeIsNamedWithItsOwner) {
+  const std::string folder = testing::temporary_folder();
+  fs::permissions(folder, fs::perms::all);
+  on_ranks(1, [&](Communicator& world) { Checkpointer(world, folder); });
+  fs::permissions(folder + "/.lock", fs::perms(0444));
+  const passwd* owner = getpwuid(geteuid());
+  const std::string name = owner ? owner->pw_name : text("user ", geteuid());
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (geteuid() == 0) EXPECT_EQ(setuid(65534), 0);
+    const auto errors =
+        ThreadRanks::run(1, [&](Communicator& world) { Checkpointer(world, folder); });
+    testing::expect_contains(errors[0], {"cannot open " + folder + "/.lock: Permission denied",
+                                         "the file is " + name + "'s: remove it when"});
+    return 0;
+  });
+  EXPECT_EQ(statuses[0], 0);
 }
 
 }  // namespace

@@ -137,6 +137,22 @@ TEST(CkptDiff, OddValuesAndLargeIntegers) {
   const auto infinite = diff(base, saved("e", {nan, -inf, 0.0, 1}, INT64_MAX - 1), {"--json"});
   expect(infinite, 1, {"\"largest\":\"inf\""});
   expect(diff(base, base, {"--tolerance", "0.1"}), 0, {"2 tensors are identical"});
+  const auto tiny = saved("f", {1, 1e-170}, 7), twice = saved("g", {1, 2e-170}, 7);
+  expect(diff(tiny, twice), 1, {"x (parameter): values, 1 of 2 elements differ"});
+  expect(diff(tiny, twice, {"--tolerance", "1e-9"}), 0, {"1 equal within the tolerance"});
+}
+
+TEST(CkptDiff, Booleans) {
+  const std::string folder = testing::temporary_folder();
+  const auto saved = [&](const std::string& name, int64_t second) {
+    const at::Tensor mask = at::tensor({int64_t{1}, second, int64_t{1}}, at::kLong).to(at::kBool);
+    return save(folder + "/" + name, {.step = 1}, 1,
+                [&](int) { return std::vector{whole_entry("mask", "buffer", mask)}; });
+  };
+  const auto base = saved("a", 0);
+  expect(diff(base, saved("b", 0)), 0, {"1 tensors are identical"});
+  expect(diff(base, saved("c", 1)), 1,
+         {"mask (buffer): values, 1 of 3 elements differ, by 1 at most"});
 }
 
 // Larger than a slice, cut along every dimension.

@@ -8,6 +8,7 @@
 
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/dcp.h"
 #include "phalanx/checkpoint/weights.h"
 #include "phalanx/config/write.h"
 #include "phalanx/device/memory.h"
@@ -76,6 +77,47 @@ TEST(Export, EveryFloatIsOfTheTypeAskedForAndTheConfigSaysSo) {
          {"5 lots", "5GB"});
   expect(ckpt({"export", folder + "/nothing", folder + "/x"}), 6, {"nothing"});
   EXPECT_FALSE(fs::exists(folder + "/x"));
+}
+
+TEST(Export, BuffersGetTheTypeAskedForInEveryFormAndOptimizerStatesDoNot) {
+  const std::string folder = temporary_folder();
+  const at::Tensor mask = at::arange(6, at::kLong).remainder(2).eq(1).view({2, 3});
+  const auto alone = single_communicator("world");
+  const Source source = open_source(
+      save_checkpoint(*alone, folder + "/checkpoints", {.step = 2},
+                      std::vector{whole_entry("count", "buffer", at::full({}, 7, at::kLong)),
+                                  whole_entry("mask", "buffer", mask),
+                                  whole_entry("mean", "buffer", at::arange(64, at::kFloat)),
+                                  whole_entry("w", "parameter", at::arange(3, at::kHalf)),
+                                  whole_entry("w", "exp_avg", at::ones({3})),
+                                  whole_entry("w", "step", at::full({}, 2, at::kLong))},
+                      0));
+  const ExportOptions options{.dtype = Dtype::bfloat16};
+  EXPECT_EQ(export_huggingface(source, folder + "/huggingface", "{}", options).dtype,
+            Dtype::bfloat16);
+  EXPECT_EQ(export_dcp(source, folder + "/dcp", options).dtype, Dtype::bfloat16);
+  EXPECT_EQ(export_dcp(source, folder + "/as-saved").dtype, Dtype::float32) << "of most elements";
+  using Types = std::map<std::string, std::string>;
+  const Types weights = {
+      {"count", "int64"}, {"mask", "bool"}, {"mean", "bfloat16"}, {"w", "bfloat16"}};
+  for (const std::string form : {"huggingface", "dcp"}) {
+    SCOPED_TRACE(form);
+    const Source exported = open_source(folder + "/" + form);
+    Types found;
+    for (const auto& entry : exported.manifest.entries) {
+      if (entry.role == "exp_avg") {
+        EXPECT_EQ(form, "dcp");
+        EXPECT_EQ(entry.dtype, Dtype::float32);
+        continue;
+      }
+      found[entry.name] = name(entry.dtype);
+      if (entry.name != "mask") continue;
+      const at::Tensor values = at::empty({2, 3}, at::kBool);
+      read_box(exported, entry, whole_box({2, 3}), values);
+      EXPECT_TRUE(at::equal(values, mask));
+    }
+    EXPECT_EQ(found, weights);
+  }
 }
 
 // What is made of a damaged checkpoint would look whole.

@@ -15,18 +15,12 @@
 #include "phalanx/base/files.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/folder.h"
-#include "tests/checkpoint/state_of_test.h"
-#include "tests/support/ranks.h"
+#include "tests/checkpoint/saved_steps.h"
 
 namespace phalanx {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::flat_state;
-using testing::ThreadRanks;
-
-const std::vector<testing::Role> roles = {{"parameter", at::kFloat, true},
-                                          {"exp_avg", at::kFloat, true}};
 
 std::vector<std::string> save(const std::string& folder, int64_t step, int ranks, int keep) {
   return ThreadRanks::run(ranks, [&](Communicator& world) {
@@ -66,10 +60,6 @@ void inject(int at, const std::string& where, const std::function<void()>& fault
       throw SystemError(ExitCode::checkpoint, EINVAL, "cannot exchange " + path);
   });
 }
-
-struct NoHook {
-  ~NoHook() { set_disk_hook(nullptr); }
-};
 
 // Killed before every single operation that changes the disk, with keep = 1, which deletes, and
 // with a step-1 that the save replaces: a whole checkpoint is always there.

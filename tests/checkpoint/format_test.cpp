@@ -37,7 +37,7 @@ TEST(Format, AReaderOfSixtyLinesReadsItAll) {
   const std::vector<testing::Role> roles = {
       {"parameter", at::kFloat, true}, {"a", at::kDouble, true}, {"b", at::kBFloat16, true},
       {"c", at::kHalf, true},          {"d", at::kLong, true},   {"e", at::kInt, true},
-      {"f", at::kShort, true},         {"g", at::kByte, false}};
+      {"f", at::kShort, true},         {"g", at::kByte, false},  {"h", at::kBool, true}};
   const std::vector<double> odd = {0.1, -2.5e-3, 3e38, -0.0, 1.0 / 3};
   const auto errors = testing::ThreadRanks::run(3, [&](Communicator& world) {
     auto state = testing::flat_state(testing::small_model(), roles, world.rank(), 3, true);

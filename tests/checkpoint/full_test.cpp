@@ -21,11 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<Role> roles = {{"parameter", at::kFloat, true},
-                                 {"exp_avg", at::kDouble, true},
-                                 {"half", at::kHalf, true},
-                                 {"bytes", at::kByte, false},
-                                 {"step", at::kLong, false}};
+const std::vector<Role> roles = {{"parameter", at::kFloat, true}, {"exp_avg", at::kDouble, true},
+                                 {"half", at::kHalf, true},       {"bytes", at::kByte, false},
+                                 {"mask", at::kBool, true},       {"step", at::kLong, false}};
 
 // Resident memory in bytes: now, and its peak since the last reset_peak_resident().
 int64_t resident(const char* field) {
@@ -53,7 +51,7 @@ TEST(FullState, OneRankWritesWhatAllHoldAndReadsItForAll) {
             const auto held = flat_state(specs, roles, rank, 3, true);
             save_full(*all, held, to, {.max_file_bytes = 1000, .buffer_bytes = buffer});
             const Source source = open_source(to);
-            EXPECT_EQ(source.manifest.entries.size(), 55u);
+            EXPECT_EQ(source.manifest.entries.size(), 66u);
             EXPECT_GT(source.manifest.files.size(), 3u);
             for (const auto& entry : source.manifest.entries) {
               SCOPED_TRACE(entry.name + " " + entry.role);

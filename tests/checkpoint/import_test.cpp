@@ -1,14 +1,20 @@
 // Weights that come back: `phalanx ckpt import`, and models that take them.
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "phalanx/checkpoint/export.h"
+#include "phalanx/checkpoint/pickle.h"
+#include "phalanx/checkpoint/stream.h"
 #include "phalanx/checkpoint/weights.h"
+#include "phalanx/checkpoint/zip.h"
 #include "phalanx/train/saved_config.h"
 #include "tests/checkpoint/call_command.h"
 #include "tests/checkpoint/exported_model.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 namespace {
@@ -55,6 +61,67 @@ TEST(Import, MakesACheckpointOfAFolderAndSaysWhatDoesNotFit) {
   expect(ckpt({"import", folder + "/out", folder + "/bare"}), 0, {"step-0"});
   expect(ckpt({"export", folder + "/bare", folder + "/bare2"}), 6,
          {"does not say what model", "--config"});
+}
+
+// However many pieces a tensor is read in.
+TEST(Import, ATensorIsReadFromAFileThatIsOpenedOnce) {
+  const auto alone = single_communicator("alone");
+  const at::Tensor values = at::arange(1000, at::kFloat).view({10, 100});
+  const std::string path = save_checkpoint(*alone, temporary_folder(), {.step = 1},
+                                           std::vector{whole_entry("x", "parameter", values)}, 0);
+  const Source source = open_source(path);
+  const int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(events, path.c_str(), IN_OPEN | IN_CLOSE), 0);
+  std::string streamed;
+  stream_tensor(source, source.manifest.entries[0], Dtype::float32, at::empty({1024}, at::kByte),
+                [&](const char* bytes, int64_t count) { streamed.append(bytes, count); });
+  EXPECT_EQ(streamed, std::string(static_cast<const char*>(values.const_data_ptr()), 4000));
+  char heard[4096];
+  const ssize_t bytes = read(events, heard, sizeof(heard));
+  const auto* event = reinterpret_cast<const inotify_event*>(heard);
+  EXPECT_EQ(bytes, ssize_t(2 * (sizeof(*event) + event->len))) << "opened and closed once";
+  close(events);
+}
+
+// A file of torch.save with one tensor "x" of [2, 3] whose elements lie as `strides` say.
+void write_torch(const std::string& path, const std::vector<int64_t>& strides) {
+  PickleWriter out;
+  out.empty_dict(), out.mark(), out.text("x");
+  out.global("torch._utils", "_rebuild_tensor_v2");
+  out.mark(), out.mark(), out.text("storage"), out.global("torch", "FloatStorage");
+  out.text("0"), out.text("cpu"), out.integer(6), out.tuple(), out.persistent();
+  out.integer(0), out.integers({2, 3}), out.integers(strides), out.boolean(false);
+  out.global("collections", "OrderedDict"), out.empty_tuple(), out.call();
+  out.tuple(), out.call(), out.set_items();
+  const std::string pickle = out.finish(), data(24, '\0');
+  OutputFile file(path, ExitCode::checkpoint);
+  ZipWriter zip(file);
+  for (const auto& [name, bytes] : std::vector<std::pair<std::string, std::string>>{
+           {"data.pkl", pickle}, {"byteorder", "little"}, {"data/0", data}, {"version", "3\n"}})
+    zip.add("w/" + name, bytes.data(), static_cast<int64_t>(bytes.size()));
+  zip.finish(), file.finish();
+}
+
+// Files of one name that differ from host to host: here in a folder of each rank's own.
+TEST(Import, RanksThatFindOtherTensorsAreRefused) {
+  const std::string folder = temporary_folder();
+  for (const int rank : {0, 1}) {
+    const std::string own = text(folder, "/", rank);
+    fs::create_directory(own);
+    write_safetensors(own + "/longer.safetensors", {{"x", at::ones({2 + rank})}});
+    write_torch(own + "/turned.pt",
+                rank == 0 ? std::vector<int64_t>{3, 1} : std::vector<int64_t>{1, 2});
+  }
+  run_ranks(2, [&](World& world) {
+    const auto group = world.group("world", std::vector<int>{0, 1});
+    ASSERT_EQ(chdir(text(folder, "/", group->rank()).c_str()), 0);
+    for (const std::string file : {"longer.safetensors", "turned.pt"}) try {
+        load_weights(*group, file, small_model_spec(), {});
+        ADD_FAILURE() << file << " is not the same everywhere";
+      } catch (const Error& error) {
+        expect_contains(error.what(), {"rank 1 finds other tensors in ", file, "than rank 0"});
+      }
+  });
 }
 
 TEST(Import, ADamagedCheckpointIsRefusedAndNothingIsLeft) {

@@ -8,7 +8,9 @@
 #include <set>
 
 #include "phalanx/base/files.h"
+#include "phalanx/checkpoint/agree.h"
 #include "phalanx/checkpoint/checkpoint.h"
+#include "phalanx/checkpoint/checkpointer.h"
 #include "tests/checkpoint/state_of_test.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sentence.h"
@@ -115,13 +117,55 @@ TEST(Load, RefusesARoleThatNoTensorHas) {
 }
 
 TEST(Load, ATensorOfATypeThatIsNotReadIsNamed) {
-  const at::Tensor mask = at::ones({2}, at::kBool);
+  const at::Tensor phase = at::ones({2}, at::kComplexFloat);
   try {
-    whole_entry("attention.mask", "buffer", mask);
-    ADD_FAILURE() << "bool has no name of ours";
+    whole_entry("rope.phase", "buffer", phase);
+    ADD_FAILURE() << "complex numbers have no name of ours";
   } catch (const Error& error) {
-    expect_contains(error.what(), {"attention.mask (buffer): tensors of type", "use float64"});
+    expect_contains(error.what(),
+                    {"rope.phase (buffer): tensors of type", "use one of float64", "bool"});
   }
+}
+
+// Its memory holds the opposite of its values.
+TEST(Load, AViewWithTurnedSignsIsNeitherSavedNorLoaded) {
+  const std::string folder = testing::temporary_folder();
+  const at::Tensor turned = at::_neg_view(at::ones({2}));
+  const std::vector<StateEntry> state = {whole_entry("phase", "buffer", turned)},
+                                resolved = {whole_entry("phase", "buffer", turned.resolve_neg())};
+  const auto errors = ThreadRanks::run(
+      1, [&](Communicator& world) { save_checkpoint(world, folder, {.step = 1}, state, 0); });
+  expect_contains(errors[0], {"phase (buffer)", "turned signs", "resolve_neg()"});
+  expect_none(ThreadRanks::run(
+      1, [&](Communicator& world) { save_checkpoint(world, folder, {.step = 1}, resolved, 0); }));
+  const auto loading = ThreadRanks::run(
+      1, [&](Communicator& world) { load_checkpoint(world, folder + "/step-1", state); });
+  expect_contains(loading[0], {"phase (buffer)", "turned signs"});
+}
+
+TEST(Load, BooleansComeBackOnAnyNumberOfRanks) {
+  const std::string folder = testing::temporary_folder();
+  const ParameterSpec spec = plain("mask", {7, 3});
+  const at::Tensor values = at::arange(21, at::kLong).remainder(3).eq(1).view({7, 3});
+  const auto share = [&](int rank, int ranks, const at::Tensor& whole) {
+    const int64_t begin = 21 * rank / ranks, end = 21 * (rank + 1) / ranks;
+    return shard_entries(spec, begin, end, whole.view(-1).slice(0, begin, end).clone(), "buffer");
+  };
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    save_checkpoint(world, folder, {.step = 1}, share(world.rank(), 2, values), 0);
+  }));
+  expect_none(ThreadRanks::run(3, [&](Communicator& world) {
+    const auto mine = share(world.rank(), 3, values.logical_not());
+    load_checkpoint(world, folder + "/step-1", mine, {.verify_hashes = true});
+    for (const auto& part : mine[0].parts)
+      require(at::equal(part.local, view_of(values, whole_box({7, 3}), part.box)),
+              ExitCode::checkpoint, "another mask");
+  }));
+  const auto errors = ThreadRanks::run(1, [&](Communicator& world) {
+    load_checkpoint(world, folder + "/step-1",
+                    std::vector{whole_entry("mask", "buffer", at::ones({7, 3}))});
+  });
+  expect_contains(errors[0], {"buffer is bool, wanted float32"});
 }
 
 // Other programs' files list buffers among the parameters.
@@ -142,6 +186,44 @@ TEST(Load, FindsABufferAmongTheParameters) {
     require(weights[0].parts[0].local.eq(7).all().item<bool>() &&
                 weights[1].parts[0].local.eq(0).all().item<bool>(),
             ExitCode::checkpoint, "roles are not what was asked for");
+  }));
+}
+
+// A rank that holds nothing of the buffer does not list it.
+TEST(Load, FindsABufferAmongTheParametersThatOneRankListsOnly) {
+  const std::string folder = testing::temporary_folder();
+  const auto weight = whole_entry("norm.weight", "parameter", at::full({3}, 7, at::kFloat));
+  expect_none(ThreadRanks::run(1, [&](Communicator& world) {
+    const auto mean = whole_entry("norm.mean", "parameter", at::full({3}, 7, at::kFloat));
+    save_checkpoint(world, folder, {.step = 1}, std::vector{weight, mean}, 0);
+  }));
+  for (const auto& roles : {std::set<std::string>{}, std::set<std::string>{"parameter"}})
+    expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+      const at::Tensor mean = at::zeros({3});
+      std::vector wanted{whole_entry("norm.weight", "parameter", at::zeros({3}))};
+      if (world.rank() == 1) wanted.push_back(whole_entry("norm.mean", "buffer", mean));
+      load_checkpoint(world, folder + "/step-1", wanted, {.roles = roles});
+      require(wanted[0].parts[0].local.eq(7).all().item<bool>(), ExitCode::checkpoint, "weight");
+      require(mean.eq(world.rank() == 1 && roles.empty() ? 7 : 0).all().item<bool>(),
+              ExitCode::checkpoint, "mean");
+    }));
+}
+
+// What one rank reads or deletes may take longer than a collective.
+TEST(Load, RanksWaitForADiskAsLongAsItTakes) {
+  const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+  const std::string path = save(folder, 1, {{"parameter", at::kFloat, true}});
+  expect_none(ThreadRanks::run(2, [&](Communicator& world) {
+    const auto& rank = dynamic_cast<ThreadRanks::Rank&>(world);
+    Checkpointer checkpointer(world, folder, {.local = local});
+    const auto state = flat_state(testing::small_model(), {{"parameter", at::kFloat, true}},
+                                  world.rank(), 2, false);
+    load_checkpoint(world, path, state, {.verify_hashes = true});
+    newest_checkpoint(world, folder, local);
+    checkpointer.save({.step = 2}, state);
+    for (const char* purpose :
+         {"folder", "local folder", "manifest", "verify", "read", "newest", "begin"})
+      EXPECT_EQ(rank.deadline_of(purpose), disk_deadline) << purpose;
   }));
 }
 

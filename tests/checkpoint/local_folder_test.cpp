@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tests/checkpoint/saved_steps.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx {
 namespace {
@@ -147,6 +148,48 @@ TEST(Checkpointer, AnEmptyFolderGoesOnFromItsLocalCheckpointAndSaysSo) {
       << warned;
   fs::remove_all(place);
   EXPECT_EQ(newest(), std::pair(std::string("none"), std::string()));
+}
+
+// What keeps the folder's own from being used is told.
+TEST(Checkpointer, AFolderOfBrokenCheckpointsIsNotSaidToHoldNone) {
+  const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+  on_ranks(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.local = local});
+    save_at(checkpointer, world, 1);
+    checkpointer.finish();
+  });
+  fs::resize_file(folder + "/step-1/state-00000-of-00002.safetensors", 10);
+  ::testing::internal::CaptureStderr();
+  on_ranks(2, [&](Communicator& world) {
+    EXPECT_EQ(newest_checkpoint(world, folder, local), local_place(local, folder) + "/step-1");
+  });
+  testing::expect_contains(
+      ::testing::internal::GetCapturedStderr(),
+      {folder + " holds only broken ones (step-1: ", "has 10 bytes", "; to start anew remove"});
+}
+
+// A byte that changed keeps the size: the folder's is taken if contents are compared.
+TEST(Checkpointer, ALocalCheckpointIsComparedByContentToo) {
+  const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+  const std::string place = local_place(local, folder);
+  on_ranks(2, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, {.local = local});
+    save_at(checkpointer, world, 1);
+    checkpointer.finish();
+  });
+  const std::string path = place + "/step-1/state-00001-of-00002.safetensors";
+  const char last = read_file(path, ExitCode::checkpoint).back();
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<int64_t>(fs::file_size(path)) - 1)
+      .put(static_cast<char>(last ^ 1));
+  on_ranks(2, [&](Communicator& world) {
+    EXPECT_EQ(newest_checkpoint(world, folder, local), place + "/step-1");
+  });
+  ::testing::internal::CaptureStderr();
+  on_ranks(2, [&](Communicator& world) {
+    EXPECT_EQ(newest_checkpoint(world, folder, local, {.verify_hashes = true}), folder + "/step-1");
+  });
+  testing::expect_contains(::testing::internal::GetCapturedStderr(), {path + " is damaged"});
 }
 
 }  // namespace

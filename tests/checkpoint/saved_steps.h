@@ -37,6 +37,17 @@ inline void save_at(Checkpointer& checkpointer, const Communicator& world, int64
   checkpointer.save(run_at(step), state_at(world, step));
 }
 
+// Saves the steps one after the other; what every rank threw.
+inline std::vector<std::string> save_steps(const std::string& folder, int ranks,
+                                           const SaveOptions& options,
+                                           const std::vector<int64_t>& steps) {
+  return ThreadRanks::run(ranks, [&](Communicator& world) {
+    Checkpointer checkpointer(world, folder, options);
+    for (int64_t step : steps) save_at(checkpointer, world, step);
+    checkpointer.finish();
+  });
+}
+
 inline void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   for (const auto& error : ThreadRanks::run(ranks, body)) EXPECT_EQ(error, "");
 }

@@ -17,36 +17,13 @@
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/checkpoint/checkpointer.h"
 #include "phalanx/checkpoint/folder.h"
-#include "tests/checkpoint/state_of_test.h"
-#include "tests/support/ranks.h"
+#include "tests/checkpoint/saved_steps.h"
 
 namespace phalanx {
 namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
-using testing::flat_state;
-using testing::ThreadRanks;
-
-const std::vector<testing::Role> roles = {{"parameter", at::kFloat, true},
-                                          {"exp_avg", at::kFloat, true}};
-
-struct NoHook {
-  ~NoHook() { set_disk_hook(nullptr); }
-};
-
-// Saves the steps one after the other; what every rank threw.
-std::vector<std::string> save_steps(const std::string& folder, int ranks,
-                                    const SaveOptions& options, const std::vector<int64_t>& steps) {
-  return ThreadRanks::run(ranks, [&](Communicator& world) {
-    Checkpointer checkpointer(world, folder, options);
-    for (int64_t step : steps)
-      checkpointer.save({.step = step, .consumed_samples = 10 * step},
-                        flat_state(testing::small_model(), roles, world.rank(), ranks, true,
-                                   static_cast<int>(step)));
-    checkpointer.finish();
-  });
-}
 
 // Starts as a new process would: cleans, finds the newest, loads it, compares every element.
 int64_t resumed_step(const std::string& folder, const std::string& local = "") {
@@ -265,6 +242,53 @@ TEST(SavingFaults, AFullDiskIsHelpedByKeepingFewer) {
     EXPECT_FALSE(fs::exists(folder + "/step-1"));
     EXPECT_TRUE(fs::exists(folder + "/step-2")) << "keep_every";
     EXPECT_TRUE(fs::exists(folder + "/step-3"));
+    return 0;
+  });
+  if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(statuses[0], 0);
+}
+
+// A run that goes back, since what came later is of no use: it has nothing else to go on from.
+TEST(SavingFaults, AFullDiskDoesNotCostTheCheckpointThatTheRunGoesOnFrom) {
+  const std::string folder = testing::temporary_folder();
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (!mount_small(folder, "9m")) return 77;
+    for (int64_t step : {1, 2, 3})
+      for (const auto& error : save_big(folder, 1, step, 2500)) EXPECT_EQ(error, "");
+    ::testing::internal::CaptureStderr();
+    const auto errors = ThreadRanks::run(1, [&](Communicator& world) {
+      Checkpointer checkpointer(world, folder, {.keep = 1});
+      const std::vector big{whole_entry("big", "parameter", at::ones({2500 << 8}, at::kFloat))};
+      checkpointer.prepare(big, folder + "/./step-1");
+    });
+    EXPECT_EQ(errors[0], "");
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("but not " + folder + "/./step-1"), std::string::npos) << said;
+    EXPECT_TRUE(fs::exists(folder + "/step-1"));
+    EXPECT_FALSE(fs::exists(folder + "/step-2"));
+    EXPECT_TRUE(fs::exists(folder + "/step-3"));
+    return 0;
+  });
+  if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(statuses[0], 0);
+}
+
+TEST(SavingFaults, TooLittleSpaceInTheLocalFolderIsFoundBeforeAnythingIsWritten) {
+  const std::string folder = testing::temporary_folder(), local = testing::temporary_folder();
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (!mount_small(local, "1m")) return 77;
+    const auto errors = ThreadRanks::run(2, [&](Communicator& world) {
+      std::vector<StateEntry> state;
+      if (world.rank() == 1)
+        state.push_back(whole_entry("big", "parameter", at::ones({2 << 18}, at::kFloat)));
+      Checkpointer checkpointer(world, folder, {.local = local});
+      checkpointer.prepare(state);
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    for (const std::string& fragment :
+         {"rank 1: cannot save this run's state in " + local_place(local, folder),
+          std::string(": 2097152 bytes wanted, ")})
+      EXPECT_NE(errors[0].find(fragment), std::string::npos) << errors[0];
     return 0;
   });
   if (WEXITSTATUS(statuses[0]) == 77) GTEST_SKIP() << "no right to mount";

@@ -14,16 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-// Saves the steps one after the other; what every rank threw.
-std::vector<std::string> save_steps(const std::string& folder, int ranks,
-                                    const SaveOptions& options, const std::vector<int64_t>& steps) {
-  return ThreadRanks::run(ranks, [&](Communicator& world) {
-    Checkpointer checkpointer(world, folder, options);
-    for (int64_t step : steps) save_at(checkpointer, world, step);
-    checkpointer.finish();
-  });
-}
-
 // The next start removes what is unfinished.
 std::set<int64_t> steps_after_a_start(const std::string& folder) {
   on_ranks(2, [&](Communicator& world) { Checkpointer(world, folder); });
@@ -169,6 +159,36 @@ TEST(SilentDisk, WhatAFailedSaveLeftIsRemovedOnlyIfTheDiskAnswers) {
   for (const auto& error : errors) EXPECT_EQ(error, "rank 0: cannot write");
   EXPECT_EQ(silent.hanging, 1);
   EXPECT_EQ(silent.left, 0) << "it was waited for";
+}
+
+// Each takes its time, all together longer than a disk may be silent.
+TEST(SilentDisk, DeletingManyCheckpointsIsProgress) {
+  const NoHook reset;
+  const std::string folder = testing::memory_folder();
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 0}, {1, 2, 3, 4, 5, 6, 7, 8})[0], "");
+  int deleted = 0;
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    if (operation != "remove" || path.find(".tmp-delete-") == std::string::npos) return;
+    ++deleted;
+    usleep(80'000);
+  });
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 1, .deadline = milliseconds(400)}, {9})[0], "");
+  EXPECT_EQ(deleted, 8);
+  EXPECT_EQ(steps_in(folder), (std::set<int64_t>{9}));
+}
+
+TEST(SilentDisk, NothingMoreIsDeletedOnceTheSaveIsGivenUp) {
+  const NoHook reset;
+  const std::string folder = testing::memory_folder();
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 0}, {1, 2, 3, 4})[0], "");
+  TaskProgress progress;
+  set_disk_hook([&](std::string_view operation, const std::string&) {
+    if (operation == "remove") progress.cancelled = true;
+  });
+  delete_old(*open_storage(folder), 1, 0, nullptr, progress);
+  EXPECT_EQ(names_in(folder),
+            (std::set<std::string>{".lock", "latest", "step-1", "step-2", "step-4"}));
+  EXPECT_EQ(progress.done, 5) << "four were read, one was deleted";
 }
 
 int64_t thread_count() {

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <random>
 #include <string>
@@ -36,7 +37,8 @@ class ThreadRanks {
     std::string_view transport() const override { return "threads"; }
     at::Tensor allocate(int64_t bytes) override { return at::zeros({bytes}, at::kByte); }
     at::Tensor allocate_window(int64_t) override { return {}; }
-    Handle all_gather(at::Tensor out, at::Tensor in, const Call&) override {
+    Handle all_gather(at::Tensor out, at::Tensor in, const Call& call) override {
+      deadlines_[std::string(call.purpose)] = call.deadline;
       group_.inputs_[rank_] = in;
       group_.meet();
       for (int rank = 0; rank < size(); ++rank)
@@ -46,7 +48,8 @@ class ThreadRanks {
     }
     Handle reduce_scatter(at::Tensor, at::Tensor, Op, const Call&, bool) override { none(); }
     Handle all_reduce(at::Tensor, Op, const Call&) override { none(); }
-    Handle broadcast(at::Tensor inout, int root, const Call&) override {
+    Handle broadcast(at::Tensor inout, int root, const Call& call) override {
+      deadlines_[std::string(call.purpose)] = call.deadline;
       group_.inputs_[rank_] = inout;
       group_.meet();
       if (rank_ != root) inout.copy_(group_.inputs_[root]);
@@ -61,11 +64,16 @@ class ThreadRanks {
     Handle receive(at::Tensor, int, int, const Call&) override { none(); }
     void barrier(const Call&) override { none(); }
     void abort(std::string_view) override { none(); }
+    // Of the last call with that purpose.
+    std::chrono::milliseconds deadline_of(const std::string& purpose) const {
+      return deadlines_.at(purpose);
+    }
 
    private:
     [[noreturn]] static void none() { fail(ExitCode::usage, "threads only gather and broadcast"); }
     ThreadRanks& group_;
     int rank_;
+    std::map<std::string, std::chrono::milliseconds> deadlines_;
   };
 
   // Runs `body` on every rank; returns what each threw, "" if nothing.
@@ -114,18 +122,19 @@ class ThreadRanks {
   std::vector<at::Tensor> inputs_;
 };
 
-// The whole tensor: values 0 to 250, exact in every type.
+// The whole tensor: values 0 to 250, exact in every type; of bool every other one.
 inline at::Tensor expected(const std::string& name, const std::string& role,
                            const std::vector<int64_t>& shape, at::ScalarType dtype, int salt = 0) {
   int64_t count = element_count(shape);
   const auto start = static_cast<int64_t>(std::hash<std::string>()(name + role) % 1000) + salt;
-  return at::arange(start, start + count, at::kLong).remainder(251).to(dtype).view(shape);
+  return at::arange(start, start + count, at::kLong)
+      .remainder(dtype == at::kBool ? 2 : 251)
+      .to(dtype)
+      .view(shape);
 }
 
-inline at::Tensor view_of(at::Tensor whole, const Box& box) {
-  for (size_t dim = 0; dim < box.size.size(); ++dim)
-    whole = whole.narrow(static_cast<int64_t>(dim), box.offset[dim], box.size[dim]);
-  return whole;
+inline at::Tensor view_of(const at::Tensor& whole, const Box& box) {
+  return phalanx::view_of(whole, whole_box(whole.sizes().vec()), box);
 }
 
 struct Role {

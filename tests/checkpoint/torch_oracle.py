@@ -17,7 +17,8 @@ import torch
 
 def pattern(shape, dtype, seed):
     count = torch.Size(shape).numel()
-    return ((torch.arange(count) * 37 + seed) % 251).to(dtype).reshape(shape)
+    values = 2 if dtype == torch.bool else 251
+    return ((torch.arange(count) * 37 + seed) % values).to(dtype).reshape(shape)
 
 
 class Expected:
@@ -40,7 +41,7 @@ class Expected:
 
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32,
-          torch.int16, torch.uint8]
+          torch.int16, torch.uint8, torch.bool]
 
 
 def save_flat_dcp(folder):
@@ -177,10 +178,11 @@ def check_whole(folder):
 
 
 def check_buffers(folder):
-    """A module's own state_dict, with what batch norm counts."""
+    """A module's own state_dict, with what batch norm counts, and a mask."""
     import torch.distributed.checkpoint as dcp
-    state = {"model": torch.nn.Sequential(torch.nn.Linear(4, 3),
-                                          torch.nn.BatchNorm1d(3)).state_dict()}
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    module.register_buffer("mask", torch.zeros(2, 3, dtype=torch.bool))
+    state = {"model": module.state_dict()}
     dcp.load(state, checkpoint_id=folder + "/norm", no_dist=True)
     listed = {entry["name"]: entry["tensor"] for entry in read_expected(folder, "norm")["tensors"]
               if entry["role"] in ("parameter", "buffer")}
@@ -269,7 +271,7 @@ def save_files(folder):
     for name, tensor in gpt2.items():
         expected.add("transformer." + name, tensor)
     expected.write()
-    save("masks", {**gpt2, "h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.bool),
+    save("masks", {**gpt2, "h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.int8),
                    "h.0.attn.masked_bias": torch.tensor(-1e4)})
     expected = Expected(folder, "one")
     expected.add("tensor", base)
@@ -277,7 +279,8 @@ def save_files(folder):
     save("one", base)
 
     save("bad_module", model)
-    save("bad_bool", {"mask": torch.ones(3, dtype=torch.bool)})
+    save("bad_complex", {"phase": torch.ones(3, dtype=torch.complex64)})
+    save("bad_neg", {"signs": torch.ones(3, dtype=torch.complex64).conj().imag})
     save("bad_float8", {"w8": torch.ones(3).to(torch.float8_e4m3fn)})
     save("bad_sparse", {"sparse": torch.eye(3).to_sparse()})
     save("bad_nothing", {"epoch": 3})

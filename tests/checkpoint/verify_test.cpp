@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "phalanx/checkpoint/checkpoint.h"
@@ -49,6 +50,18 @@ TEST(Verify, SharesAreEqualInBytes) {
     const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
     EXPECT_LE(*most - *least, 4096 * 4);
   }
+}
+
+// A file is opened by those who read in it, and by the one who compares the headers.
+TEST(Verify, AShareOpensOnlyWhatItReads) {
+  const std::string folder = testing::temporary_folder();
+  const auto alone = single_communicator("alone");
+  const std::string path = save_checkpoint(
+      *alone, folder, {.step = 1}, std::vector{whole_entry("x", "parameter", at::ones({3}))}, 0);
+  const Manifest manifest = read_manifest(path);
+  std::filesystem::remove(path + "/" + manifest.files.begin()->first);
+  EXPECT_EQ(content_defects(*open_storage(path), "", manifest, 0, 2).size(), 1u);
+  EXPECT_EQ(content_defects(*open_storage(path), "", manifest, 1, 2).size(), 0u);
 }
 
 }  // namespace

@@ -102,5 +102,18 @@ TEST(Main, ResultsThatCannotBeWrittenAreAnError) {
   EXPECT_TRUE(contains(full.error, "cannot write the results to stdout")) << full.error;
 }
 
+// What is opened next would take the number of a stream that the caller closed.
+TEST(Main, ClosedStandardStreamsAreNobodyElses) {
+  for (const auto& [closed, out] : std::vector<std::pair<std::string, std::string>>{
+           {"<&-", "0\n"}, {">&-", ""}, {"2>&-", "0\n"}, {"<&- >&- 2>&-", ""}}) {
+    SCOPED_TRACE(closed);
+    const auto run = run_program(
+        {"sh", "-c", PHALANX_BINARY " run --nproc-per-node 2 -- sh -c 'cat; echo $RANK' " + closed},
+        {.deadline = std::chrono::seconds(20)});
+    EXPECT_EQ(run.code, 0) << run.error;
+    EXPECT_EQ(run.out, out);
+  }
+}
+
 }  // namespace
 }  // namespace phalanx::testing

@@ -84,6 +84,17 @@ TEST(Run, RanksThatSaveOnTermEndTheRunWith75AndASecondInterruptKills) {
   EXPECT_LT(killed.seconds, in_time);
 }
 
+// A program that leaves with 0 because it was asked to stop has not done all that it was to do.
+TEST(Run, ProgramsThatLeaveWith0WhenAskedToStopWereInterrupted) {
+  Program run(
+      with_binary(ranks_of(2, "trap 'exit 0' TERM; echo up $RANK; while :; do sleep 0.05; done")));
+  ASSERT_TRUE(run.wait_for("up 0") && run.wait_for("up 1"));
+  run.signal(SIGTERM);
+  const auto ended = run.finish();
+  EXPECT_EQ(ended.code, 143) << ended.error;
+  EXPECT_EQ(last_block(ended.error), "");
+}
+
 TEST(Run, AKilledAgentTakesEverythingAlong) {
   const std::string marker = unique_marker();
   Program run(with_binary(ranks_of(2, "sh -c 'sleep 100; :' $0 & echo up $RANK; wait", marker)));
@@ -123,6 +134,14 @@ TEST(Run, ProgramsThatRanksLeaveBehindAreEnded) {
   EXPECT_EQ(processes_with(marker).size(), 0u);
 }
 
+// What a shell started before it became the agent is not the agent's to end.
+TEST(Run, ProgramsThatWereThereBeforeAreLeftAlone) {
+  const auto run = run_program({"sh", "-c", "{ sleep 1; echo helper done; } & exec \"$@\"", "sh",
+                                PHALANX_BINARY, "run", "--", "echo", "rank done"});
+  EXPECT_EQ(run.code, 0) << run.error;
+  EXPECT_EQ(run.out, "rank done\nhelper done\n");
+}
+
 // Our own commands: forked from a process that has loaded LibTorch.
 TEST(LoadedRanks, StartTogetherWithTheirThreadsAndEndWithTheirAgent) {
   const auto run = run_phalanx({"run", "--nproc-per-node=2", "--", "doctor", "--json"},
@@ -137,6 +156,16 @@ TEST(LoadedRanks, StartTogetherWithTheirThreadsAndEndWithTheirAgent) {
   const std::string block = last_block(wrong.error);
   EXPECT_TRUE(contains(block, "exit code 2 (command line or config)")) << wrong.error;
   EXPECT_TRUE(contains(block, "error: phalanx doctor: ") && contains(block, "'--json'?"));
+}
+
+TEST(LoadedRanks, HelpIsShownOnce) {
+  for (const std::string command : {"doctor", "generate", "train", "config"}) {
+    SCOPED_TRACE(command);
+    const auto help = run_phalanx({"run", "--nproc-per-node=2", "--", command, "--help"});
+    EXPECT_EQ(help.code, 0) << help.error;
+    EXPECT_EQ(help.out, run_phalanx({command, "--help"}).out);
+    EXPECT_FALSE(contains(help.error, "[rank 1]")) << help.error;
+  }
 }
 
 // At whatever moment: before, while and after LibTorch is loaded and the ranks are forked.

@@ -1,5 +1,6 @@
 // `phalanx run` from outside: what the user and the batch system see.
 
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -226,6 +227,23 @@ TEST(Run, InputGoesToRank0AndLongOutputComesWhole) {
   EXPECT_EQ(whole.code, 0);
   EXPECT_EQ(std::count(whole.out.begin(), whole.out.end(), '\n'), 200000);
   EXPECT_TRUE(whole.out.ends_with("\n200000\nend"));
+}
+
+// stdout and stderr in one pipe, as in a batch script's `2>&1 | tee`.
+TEST(Run, ASlowReaderOfBothStreamsSeesWholeLines) {
+  const auto run = run_program(
+      {"sh", "-c",
+       text(PHALANX_BINARY,
+            " run --nproc-per-node 2 -- sh -c 'i=0; while [ $i -lt 200 ]; do "
+            "printf %03000d\\\\n $RANK; i=$((i+1)); done' 2>&1 | { sleep 0.3; cat; }")});
+  std::map<std::string, int> lines;
+  std::istringstream stream(run.out);
+  for (std::string line; std::getline(stream, line);)
+    if (contains(line, "0000000")) ++lines[line];
+  const std::string zeros(2999, '0');
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[zeros + "0"], 200);
+  EXPECT_EQ(lines["[rank 1] " + zeros + "1"], 200);
 }
 
 TEST(Run, AReaderThatLeavesEndsTheRun) {

@@ -269,7 +269,18 @@ TEST(VerifyCommand, StartsItsRanksOrTakesThoseOfALauncher) {
   EXPECT_TRUE(contains(planted.out, "DIFFERS")) << planted.out;
   EXPECT_TRUE(contains(planted.out, "different: the ")) << planted.out;
 
+  const std::string command = text("exec ", PHALANX_BINARY, " verify ", folder.config);
+  const auto different =
+      run_phalanx(on_ranks(2, {"sh", "-c", command + " --steps 1 --train.seed=$RANK"}));
+  EXPECT_EQ(different.code, 2) << different.error;
+  EXPECT_TRUE(contains(different.error, "rank 1 was started with train.seed = 1 and rank 0 with 0"))
+      << different.error;
+
   EXPECT_EQ(run_phalanx({"verify", folder.config, "--ranks", "5"}).code, 2);
+  const auto huge = run_phalanx(
+      {"verify", folder.config, "--parallel.dp_shard=1048576", "--parallel.tp=1048576"});
+  EXPECT_EQ(huge.code, 2);
+  EXPECT_TRUE(contains(huge.error, "more than 1024 ranks")) << huge.error;
   const auto no_data = run_phalanx(
       {"verify", folder.config, "--data.kind=tokens", "--data.train=/nonexistent.tokens"});
   EXPECT_EQ(no_data.code, 5) << no_data.error;

@@ -1,25 +1,16 @@
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 
-#include <numeric>
+#include <cmath>
 
 #include "phalanx/comm/ledger.h"
-#include "tests/support/ranks.h"
+#include "tests/comm/support.h"
 
-namespace phalanx {
+namespace phalanx::testing {
 namespace {
-
-using phalanx::testing::run_ranks;
 
 const at::ScalarType dtypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf,
                                  at::kLong,   at::kInt,   at::kShort,    at::kByte};
-const Call call{.unit = "test", .purpose = "parameters"};
-
-std::vector<int> all_ranks(World& world) {
-  std::vector<int> ranks(size_t(world.info().size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
+const Call& call = test_call;
 
 // What rank `rank` puts in, the same wherever it is computed.
 at::Tensor input_of(int rank, int64_t count, at::ScalarType dtype, int salt = 0) {
@@ -53,12 +44,20 @@ at::Tensor symmetric(Communicator& group, int64_t count, at::ScalarType dtype) {
   return group.allocate(count * int64_t(at::elementSize(dtype))).view(dtype);
 }
 
+/// Whose tensors lie in memory of the communicator.
+enum class Symmetric { none, of_odd_ranks, all };
+
+at::Tensor new_tensor(Communicator& group, int64_t count, at::ScalarType dtype, Symmetric which) {
+  const bool own =
+      which == Symmetric::all || (which == Symmetric::of_odd_ranks && group.rank() % 2);
+  const auto shared = which == Symmetric::none ? at::Tensor() : symmetric(group, count, dtype);
+  return own ? shared : at::zeros({count}, dtype);
+}
+
 // Every collective on private and on symmetric tensors.
-void check_all(Communicator& group, int64_t count, at::ScalarType dtype, bool use_symmetric) {
+void check_all(Communicator& group, int64_t count, at::ScalarType dtype, Symmetric which) {
   const int size = group.size(), rank = group.rank();
-  auto make = [&](int64_t elements) {
-    return use_symmetric ? symmetric(group, elements, dtype) : at::zeros({elements}, dtype);
-  };
+  auto make = [&](int64_t elements) { return new_tensor(group, elements, dtype, which); };
   std::vector<at::Tensor> inputs, wholes;
   for (int other = 0; other < size; ++other) {
     inputs.push_back(input_of(other, count, dtype));
@@ -147,14 +146,14 @@ void check_all_to_all(Communicator& group, int64_t scale, at::ScalarType dtype) 
   handle.wait_inputs();
 }
 
-void check_messages(Communicator& group, int64_t count, at::ScalarType dtype, bool use_symmetric) {
+void check_messages(Communicator& group, int64_t count, at::ScalarType dtype, Symmetric which) {
   SCOPED_TRACE("send and receive");
   const int size = group.size(), rank = group.rank();
   const int next = (rank + 1) % size, before = (rank + size - 1) % size;
   std::vector<at::Tensor> out, in;
   std::vector<Handle> handles;
   for (int tag = 0; tag < 3; ++tag) {
-    out.push_back(use_symmetric ? symmetric(group, count, dtype) : at::zeros({count}, dtype));
+    out.push_back(new_tensor(group, count, dtype, which));
     out.back().copy_(input_of(rank, count, dtype, tag));
     in.push_back(at::zeros({count}, dtype));
     handles.push_back(group.send(out.back(), next, tag, call));
@@ -176,15 +175,16 @@ void check_matrix(int ranks, Transport transport) {
                                                                            : "shared memory");
               for (auto dtype : dtypes)
                 for (int64_t count : {0, 1, 7, 1000, 30011, 400003})
-                  for (bool use_symmetric : {false, true}) {
+                  for (auto which : {Symmetric::none, Symmetric::of_odd_ranks, Symmetric::all}) {
                     if (count > 100000 && dtype != at::kFloat) continue;
                     if (count == 30011 && dtype == at::kShort) continue;
-                    if (use_symmetric && transport == Transport::gloo) continue;
+                    if (which != Symmetric::none && transport == Transport::gloo) continue;
+                    if (which == Symmetric::of_odd_ranks && dtype != at::kFloat) continue;
                     SCOPED_TRACE(std::string(c10::toString(dtype)) + " x " + std::to_string(count) +
-                                 (use_symmetric ? " symmetric" : ""));
-                    check_all(*group, count, dtype, use_symmetric);
+                                 ", symmetric " + std::to_string(int(which)));
+                    check_all(*group, count, dtype, which);
                     check_all_to_all(*group, count / 4, dtype);
-                    if (group->size() > 1) check_messages(*group, count, dtype, use_symmetric);
+                    if (group->size() > 1) check_messages(*group, count, dtype, which);
                   }
             },
             {.transport = transport, .deadline = std::chrono::seconds(120)});
@@ -196,6 +196,26 @@ TEST(Collectives, SharedMemory) {
 
 TEST(Collectives, Gloo) {
   for (int ranks : {2, 3, 4}) check_matrix(ranks, Transport::gloo);
+}
+
+// Whichever rank has it, and whatever the others have.
+TEST(Collectives, ANotANumberStaysInTheLargestAndTheSmallest) {
+  run_ranks(3, [](World& world) {
+    auto group = world.group("all", all_ranks(world));
+    const int size = group->size(), rank = group->rank();
+    const auto turn = at::arange(5000, at::kLong).remainder(2 * size);
+    for (auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf})
+      for (Op op : {Op::max, Op::min}) {
+        SCOPED_TRACE(text(c10::toString(dtype), op == Op::max ? " max" : " min"));
+        auto values = at::full({5000}, double(rank), dtype);
+        values.masked_fill_(turn.eq(rank), std::nan(""));
+        group->all_reduce(values, op, call).wait();
+        EXPECT_TRUE(at::equal(values.isnan(), turn.lt(size)));
+        const double rest = op == Op::max ? size - 1 : 0;
+        EXPECT_TRUE(
+            at::equal(values.masked_fill(turn.lt(size), rest), at::full({5000}, rest, dtype)));
+      }
+  });
 }
 
 TEST(Collectives, WindowsCopyNothing) {
@@ -225,4 +245,4 @@ TEST(Collectives, WindowsCopyNothing) {
 }
 
 }  // namespace
-}  // namespace phalanx
+}  // namespace phalanx::testing

@@ -28,6 +28,7 @@ class Variables {
                              "OMPI_MCA_ess_base_jobid",
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
+                             "SLURM_STEP_NUM_TASKS",
                              "SLURM_LOCALID",
                              "SLURM_NNODES",
                              "SLURM_JOB_ID",
@@ -84,9 +85,10 @@ TEST(Environment, ReadsTheEnvironmentOfLaunchers) {
     EXPECT_GT(info.master_port, 1024);
     EXPECT_EQ(world_from_environment().master_port, info.master_port);
   }
-  const std::map<std::string, std::string> slurm{{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"},
-                                                 {"SLURM_LOCALID", "1"}, {"SLURM_NNODES", "2"},
-                                                 {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}};
+  const std::map<std::string, std::string> slurm{
+      {"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_TASKS", "4"},
+      {"SLURM_LOCALID", "1"}, {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "77"},
+      {"SLURM_STEP_ID", "0"}};
   {
     Variables srun(slurm);
     expect_error(ExitCode::environment, {"srun", "MASTER_ADDR", "several hosts"},
@@ -98,10 +100,55 @@ TEST(Environment, ReadsTheEnvironmentOfLaunchers) {
     EXPECT_EQ(info.local_size, 2);
     EXPECT_GT(info.master_port, 1024);
   }
-  {
-    Variables batch(std::map<std::string, std::string>{{"SLURM_NTASKS", "4"}});
+}
+
+// Both are steps of one task, in a job of several.
+TEST(Environment, ABatchScriptAndAShellOfSlurmAreOneRank) {
+  using Map = std::map<std::string, std::string>;
+  for (Map more : {Map{}, Map{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_ID", "4294967290"}}}) {
+    SCOPED_TRACE(more.empty() ? "batch" : "shell");
+    more.insert({{"SLURM_NTASKS", "8"},
+                 {"SLURM_PROCID", "0"},
+                 {"SLURM_LOCALID", "0"},
+                 {"SLURM_NODEID", "0"},
+                 {"SLURM_NNODES", "2"},
+                 {"SLURM_JOB_ID", "77"}});
+    Variables alone(more);
     EXPECT_EQ(world_from_environment().size, 1);
   }
+}
+
+// The step is that of the shell on one host and of the launcher's helper on another.
+TEST(Environment, ThePortOfMpirunDoesNotDependOnSlurmsStep) {
+  std::map<std::string, std::string> mpirun{{"OMPI_COMM_WORLD_RANK", "0"},
+                                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                            {"OMPI_MCA_ess_base_jobid", "3298885633"}};
+  const auto port = [&] {
+    Variables variables(mpirun);
+    return world_from_environment().master_port;
+  };
+  const int without = port();
+  for (const char* step : {"0", "4294967290"}) {
+    mpirun["SLURM_STEP_ID"] = step;
+    EXPECT_EQ(port(), without) << step;
+  }
+}
+
+TEST(Environment, TwoStepsOfSrunHaveTwoPorts) {
+  std::map<std::string, std::string> srun{{"SLURM_PROCID", "0"},
+                                          {"SLURM_STEP_NUM_TASKS", "2"},
+                                          {"SLURM_LOCALID", "0"},
+                                          {"SLURM_NNODES", "1"},
+                                          {"SLURM_JOB_ID", "77"}};
+  std::vector<int> ports;
+  for (const char* step : {"0", "1", "4294967290"}) {
+    srun["SLURM_STEP_ID"] = step;
+    Variables variables(srun);
+    ports.push_back(world_from_environment().master_port);
+  }
+  EXPECT_NE(ports[0], ports[1]);
+  EXPECT_NE(ports[1], ports[2]);
 }
 
 TEST(Environment, ReadsHowManyTasksSrunStartedOnThisNode) {
@@ -124,7 +171,7 @@ TEST(Environment, ReadsHowManyTasksSrunStartedOnThisNode) {
                                                            {"", "0", 0}}) {
     SCOPED_TRACE(list + " on node " + node);
     Variables srun({{"SLURM_PROCID", "0"},
-                    {"SLURM_NTASKS", "200"},
+                    {"SLURM_STEP_NUM_TASKS", "200"},
                     {"SLURM_LOCALID", "0"},
                     {"SLURM_NODEID", node},
                     {"SLURM_NNODES", "13"},
@@ -142,8 +189,8 @@ TEST(Environment, ReadsHowManyTasksSrunStartedOnThisNode) {
 // Rank 1 is the second of two on the first of two nodes, which have three tasks in all.
 TEST(Environment, UnevenTasksOfSrunAreTakenOrRefusedForWhatIsMissing) {
   const std::map<std::string, std::string> uneven{
-      {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "3"},  {"SLURM_LOCALID", "1"},
-      {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "77"}, {"MASTER_ADDR", "10.0.0.1"}};
+      {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_LOCALID", "1"},
+      {"SLURM_NNODES", "2"}, {"SLURM_JOB_ID", "77"},        {"MASTER_ADDR", "10.0.0.1"}};
   Variables srun(uneven);
   expect_error(ExitCode::environment, {"3 tasks on 2 nodes", "SLURM_STEP_TASKS_PER_NODE"},
                [] { world_from_environment(); });
@@ -180,7 +227,7 @@ TEST(Environment, RanksOfHydraAreOneRun) {
   Variables whole(with({{"MASTER_ADDR", "10.0.0.1"},
                         {"MASTER_PORT", "29500"},
                         {"SLURM_PROCID", "1"},
-                        {"SLURM_NTASKS", "2"}}));
+                        {"SLURM_STEP_NUM_TASKS", "2"}}));
   const auto info = world_from_environment();
   EXPECT_EQ(info.rank, 3);
   EXPECT_EQ(info.size, 4);
@@ -202,7 +249,7 @@ TEST(Environment, ALauncherThatSaysNothingOfHostsIsRefusedAndSrunsRankCounts) {
   Variables srun({{"PMI_RANK", "1"},
                   {"PMI_SIZE", "2"},
                   {"SLURM_PROCID", "1"},
-                  {"SLURM_NTASKS", "2"},
+                  {"SLURM_STEP_NUM_TASKS", "2"},
                   {"SLURM_LOCALID", "1"},
                   {"SLURM_JOB_ID", "77"}});
   EXPECT_EQ(world_from_environment().rank, 1);
@@ -216,7 +263,8 @@ TEST(Environment, ContradictionsAreErrors) {
   };
   refuse({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK is 2", "WORLD_SIZE is 2"});
   refuse({{"RANK", "0"}}, {"RANK", "no WORLD_SIZE"});
-  refuse({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, {"RANK is 'x'", "not a number"});
+  refuse({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, {"RANK is 'x'", "not a number", "unset it"});
+  refuse({{"RANK", "4294967290"}, {"WORLD_SIZE", "2"}}, {"RANK is '4294967290'", "too large"});
   refuse({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}},
          {"LOCAL_RANK is 2"});
   refuse({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},

@@ -101,12 +101,19 @@ TEST(Failure, WrongArgumentsAreRefused) {
     expect_error(ExitCode::usage, {"not contiguous"}, [&] {
       group->all_reduce(at::zeros({4, 4}).t().narrow(0, 0, 2), Op::sum, test_call);
     });
-    expect_error(ExitCode::usage, {"cannot reduce", "Bool"},
+    expect_error(ExitCode::usage, {"cannot reduce", "Bool", "BFloat16"},
                  [&] { group->all_reduce(at::zeros({4}, at::kBool), Op::sum, test_call); });
     expect_error(ExitCode::usage, {"broadcast", "rank 2"},
                  [&] { group->broadcast(at::zeros({4}), 2, test_call); });
-    expect_error(ExitCode::usage, {"message", "peer must be another"},
+    expect_error(ExitCode::usage, {"send in group dp", "peer must be another"},
                  [&] { group->send(at::zeros({4}), world.info().rank, 0, test_call); });
+    expect_error(ExitCode::usage, {"receive in group dp", "the tensor is not contiguous"}, [&] {
+      group->receive(at::zeros({4, 4}).t(), 1 - world.info().rank, 0, test_call);
+    });
+    expect_error(ExitCode::usage, {"input is [2, 4] of Float", "output [2, 3] of Float"}, [&] {
+      const std::vector<int64_t> each{1, 1};
+      group->all_to_all(at::zeros({2, 3}), each, at::zeros({2, 4}), each, test_call);
+    });
     expect_error(ExitCode::usage, {"all_to_all", "rows for itself"}, [&] {
       const std::vector<int64_t> in{1, 2}, out{2, 1};
       group->all_to_all(at::zeros({3, 4}), out, at::zeros({3, 4}), in, test_call);
@@ -302,24 +309,57 @@ TEST(Failure, LeavingEarlyIsNoErrorUnlessNeeded) {
 }
 
 TEST(Failure, RankWithAnErrorOfItsOwnHoldsNobodyUp) {
-  auto statuses = fork_ranks(2, [](const WorldInfo& info) {
-    auto world = World::join(info, {.deadline = seconds(30)});
-    auto group = world->group("dp", all_ranks(*world));
-    auto out = at::zeros({800000}), in = at::zeros({400000});
-    if (info.rank == 1) {
-      auto owed = group->all_gather(out, in, test_call);
-      fail(ExitCode::data, "token file is broken");
+  for (auto transport : {Transport::shared_memory, Transport::gloo})
+    for (bool sum : {false, true}) {
+      SCOPED_TRACE(text(sum ? "all_reduce" : "all_gather", ", transport ", int(transport)));
+      const auto statuses = fork_ranks(2, [&](const WorldInfo& info) {
+        auto world = World::join(info, {.transport = transport, .deadline = seconds(30)});
+        auto group = world->group("dp", all_ranks(*world));
+        const auto issue = [&] {
+          return sum ? group->all_reduce(at::zeros({400000}), Op::sum, test_call)
+                     : group->all_gather(at::zeros({800000}), at::zeros({400000}), test_call);
+        };
+        if (info.rank == 1) {
+          auto owed = issue();
+          fail(ExitCode::data, "token file is broken");
+        }
+        const auto begin = steady_clock::now();
+        expect_error(ExitCode::peer_lost,
+                     {"rank 1", transport == Transport::gloo ? "Gloo: " : "error of its own"}, [&] {
+                       issue().wait();
+                       group->barrier(test_call);
+                     });
+        EXPECT_LT(seconds_since(begin), 2);
+        return 0;
+      });
+      EXPECT_EQ(statuses[0], 0);
+      EXPECT_TRUE(WIFEXITED(statuses[1]) && WEXITSTATUS(statuses[1]) == int(ExitCode::data))
+          << statuses[1];
     }
-    const auto begin = steady_clock::now();
-    expect_error(ExitCode::peer_lost, {"rank 1", "error of its own"}, [&] {
-      group->all_gather(out, in, test_call).wait();
-      group->barrier(test_call);
-    });
-    EXPECT_LT(seconds_since(begin), 2);
-    return 0;
-  });
-  EXPECT_EQ(statuses[0], 0);
-  EXPECT_EQ(WEXITSTATUS(statuses[1]), int(ExitCode::data));
+}
+
+TEST(Failure, AnAllocationEndsWithAPeerThatWillNotJoinIt) {
+  for (bool abort : {false, true})
+    for (bool window : {false, true}) {
+      SCOPED_TRACE(text(abort ? "abort" : "close", window ? ", window" : ", buffer"));
+      run_ranks(2, [&](World& world) {
+        auto all = world.group("all", all_ranks(world));
+        auto group = world.group("dp", all_ranks(world));
+        if (group->rank() == 0) {
+          usleep(50000);  // the other waits
+          if (abort)
+            group->abort("the data of step 7 is broken");
+          else
+            group.reset();
+        } else {
+          expect_error(ExitCode::peer_lost,
+                       {abort ? "step 7 is broken (rank 0 said so)"
+                              : "rank 0 of group dp has finished and left while rank 1"},
+                       [&] { window ? group->allocate_window(64) : group->allocate(64); });
+        }
+        all->barrier(test_call);
+      });
+    }
 }
 
 TEST(Failure, AbortEndsTheWaitsOfAll) {

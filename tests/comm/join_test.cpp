@@ -2,12 +2,16 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <fstream>
+#include <optional>
 
 #include "phalanx/comm/local_peers.h"
 #include "phalanx/comm/mesh.h"
@@ -103,6 +107,106 @@ TEST(Join, GroupsThatEndLeaveNoDescriptors) {
     const int descriptors = open_descriptors();
     for (int number = 0; number < 10; ++number) round(number);
     EXPECT_LE(open_descriptors(), descriptors);  // the store may still close some of joining
+  });
+}
+
+/// A soft limit for its lifetime.
+class Limit {
+ public:
+  Limit(decltype(RLIMIT_NOFILE) which, rlim_t value) : which_(which) {
+    getrlimit(which_, &before_);
+    const rlimit lower{value, before_.rlim_max};
+    setrlimit(which_, &lower);
+  }
+  ~Limit() { setrlimit(which_, &before_); }
+
+ private:
+  decltype(RLIMIT_NOFILE) which_;
+  rlimit before_{};
+};
+constexpr rlim_t no_more_files = 3;  // what is open stays open
+
+// Rank 2 can make no segment; the others meet a rank that has gone.
+TEST(Join, WhyRanksCannotShareMemoryIsSaid) {
+  for (auto transport : {Transport::automatic, Transport::shared_memory}) {
+    SCOPED_TRACE(int(transport));
+    const auto statuses = fork_ranks(3, [&](const WorldInfo& info) {
+      std::shared_ptr<World> world;
+      const auto join = [&] {
+        signal(SIGXFSZ, SIG_IGN);
+        std::optional<Limit> small;
+        if (info.rank == 2) small.emplace(RLIMIT_FSIZE, 1024);
+        world = World::join(info, {.transport = transport, .deadline = seconds(20)});
+      };
+      if (transport == Transport::shared_memory) {
+        expect_error(ExitCode::environment,
+                     {"shared memory was asked for", "phalanx bell", "File too large"}, join);
+        return 0;
+      }
+      if (info.rank != 2) ::testing::internal::CaptureStderr();
+      join();
+      if (info.rank != 2) {
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        EXPECT_EQ(contains(said, "cannot share memory and use Gloo"), info.rank == 0) << said;
+        EXPECT_EQ(contains(said, "File too large"), info.rank == 0) << said;
+      }
+      auto group = world->group("all", all_ranks(*world));
+      EXPECT_EQ(group->transport(), "gloo");
+      group->barrier(test_call);
+      return 0;
+    });
+    EXPECT_EQ(statuses, std::vector<int>(3, 0));
+  }
+}
+
+TEST(Join, AnInterfaceThatIsNotThereIsNamed) {
+  const auto statuses = fork_ranks(2, [](const WorldInfo& info) {
+    setenv("GLOO_SOCKET_IFNAME", "phalanx9", 1);
+    auto world = World::join(info, {.transport = Transport::gloo, .deadline = seconds(20)});
+    expect_error(ExitCode::environment, {"group all", "GLOO_SOCKET_IFNAME is 'phalanx9'"},
+                 [&] { world->group("all", all_ranks(*world)); });
+    return 0;
+  });
+  EXPECT_EQ(statuses, std::vector<int>(2, 0));
+}
+
+TEST(Join, AFullTableOfOpenFilesIsSaid) {
+  const std::vector<int> ranks{0, 1};
+  const auto end = std::chrono::steady_clock::now() + seconds(20);
+  LocalPeers low(0), high(1);
+  const std::vector<std::string> addresses{low.address(), high.address()};
+  high.connect(ranks, addresses, end);
+  const Limit full(RLIMIT_NOFILE, no_more_files);
+  expect_error(ExitCode::environment, {"cannot accept", "rank 0", "ulimit -n"},
+               [&] { low.connect(ranks, addresses, end); });
+}
+
+TEST(Join, ASegmentForWhichNoDescriptorIsLeftIsSaid) {
+  run_ranks(2, [](World& world) {
+    auto group = world.group("dp", all_ranks(world));
+    if (group->rank() == 0) {
+      group->allocate_window(64);
+    } else {
+      const Limit full(RLIMIT_NOFILE, no_more_files);
+      expect_error(ExitCode::environment, {"segment of rank 0", "open files", "ulimit -n"},
+                   [&] { group->allocate_window(64); });
+    }
+    group->barrier(test_call);
+  });
+}
+
+TEST(Join, ASilentStrangerDoesNotHoldARankUp) {
+  LocalPeers low(0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  low.address().copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+  const Descriptor stranger(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&address),
+                    socklen_t(offsetof(sockaddr_un, sun_path) + 1 + low.address().size())),
+            0);
+  expect_error(ExitCode::peer_lost, {"rank 0 was not reached by 1 ranks"}, [&] {
+    low.connect({0, 1}, {low.address(), "nobody"},
+                std::chrono::steady_clock::now() + milliseconds(100));
   });
 }
 

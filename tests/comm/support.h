@@ -12,6 +12,7 @@
 #include "phalanx/base/error.h"
 #include "phalanx/comm/communicator.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 
 namespace phalanx::testing {
 
@@ -38,10 +39,7 @@ inline void expect_error(ExitCode code, const std::vector<std::string>& fragment
     act();
   } catch (const Error& error) {
     EXPECT_EQ(int(error.code()), int(code)) << error.what();
-    for (const auto& fragment : fragments)
-      EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos)
-          << "'" << fragment << "' is not in: " << error.what();
-    return;
+    return expect_contains(error.what(), fragments);
   }
   ADD_FAILURE() << "no error; expected one with '" << fragments[0] << "'";
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "phalanx/base/error.h"
 #include "phalanx/config/keys.h"
@@ -60,7 +61,35 @@ TEST(Check, RulesNameKeyValueAndFix) {
       {{"--data.train="}, 1, "data.train", "data.train is missing; give token files"},
       {{"--train.evaluate_every=5"}, 1, "train.evaluate_every", "= 5 without data.validation"},
       {{"--model.vocab_size=255"}, 1, "model.vocab_size", "= 255 is less than the 256 ids"},
-      {{"--data.kind=synthetic", "--data.samples=7"}, 1, "data.samples", "= 7 is less than one"},
+      {{"--data.kind=synthetic", "--data.train=", "--data.samples=7"},
+       1,
+       "data.samples",
+       "= 7 is less than one"},
+      {{"--data.kind=synthetic"}, 1, "data.train", "data.train = [\"a.tokens\"] has no meaning"},
+      {{"--data.kind=synthetic", "--data.train=", "--data.validation=b,c"},
+       1,
+       "data.validation",
+       "= [\"b\", \"c\"] has no meaning with data.kind = \"synthetic\"; leave it out"},
+      {{"--parallel.strategy=none", "--parallel.prefetch=2"},
+       1,
+       "parallel.prefetch",
+       "= 2 has no meaning with parallel.strategy = \"none\", which gathers nothing"},
+      {{"--parallel.strategy=optim_grads", "--parallel.reshard_after_forward=false"},
+       2,
+       "parallel.reshard_after_forward",
+       "= false has no meaning"},
+      {{"--checkpoint.every=0", "--checkpoint.async=true"},
+       1,
+       "checkpoint.async",
+       "= true has no meaning with nothing to save"},
+      {{"--checkpoint.every=0", "--checkpoint.verify_after_save=true"},
+       1,
+       "checkpoint.verify_after_save",
+       "= true has no meaning with nothing to save"},
+      {{"--lr.schedule=constant", "--lr.decay_steps=1234567"},
+       1,
+       "lr.decay_steps",
+       "= 1234567 has"},
       {{},
        3,
        "batch.global",
@@ -71,7 +100,7 @@ TEST(Check, RulesNameKeyValueAndFix) {
        "batch.global = 8 is no multiple of 3 x 2 (batch.micro x data-parallel ranks) = 6; give 6 "
        "or 12"},
       {{"--batch.global=1"}, 2, "batch.global", "; give 2"},
-      {{"--lr.minimum=1"}, 1, "lr.minimum", "lr.minimum = 1 is above lr.peak = 0.0003"},
+      {{"--lr.minimum=1"}, 1, "lr.minimum", "lr.minimum = 1.0 is above lr.peak = 3e-04"},
       {{"--lr.warmup_steps=101"}, 1, "lr.warmup_steps", "= 101 is beyond train.steps = 100"},
       {{"--lr.warmup_steps=11", "--lr.decay_steps=10"},
        1,
@@ -95,6 +124,10 @@ TEST(Check, RulesNameKeyValueAndFix) {
       {{"--checkpoint.folder=s3://"}, 1, "checkpoint.folder", "names no bucket"},
       {{"--checkpoint.folder=s3:///run"}, 1, "checkpoint.folder", "names no bucket"},
       {{"--checkpoint.folder=gs://bucket"}, 1, "checkpoint.folder", "give a folder or s3://"},
+      {{"--train.run_dir=r", "--checkpoint.local=./r//checkpoints/"},
+       1,
+       "checkpoint.local",
+       "is where checkpoints lie anyway"},
       {{"--train.resume=s3://"}, 1, "train.resume", "names no bucket"},
       {{"--train.init_from=s3://"}, 1, "train.init_from", "names no bucket"},
       {{"--model.num_attention_heads=5"}, 1, "model.num_attention_heads", "= 5 does not divide"},
@@ -137,6 +170,29 @@ TEST(Check, AnEvaluationNeedsNoTrainingDataAndNoWholeBatches) {
             1u);
 }
 
+// What a program writes into a config keeps to the ranges of the keys, too.
+TEST(Check, ValuesThatNoTextCouldGive) {
+  struct Case {
+    std::function<void(Config&)> change;
+    std::string key, value;
+  };
+  const std::vector<Case> cases = {
+      {[](Config& config) { config.train.log_every = 0; }, "train.log_every", "0"},
+      {[](Config& config) { config.train.deadline_s = -1; }, "train.deadline_s", "-1.0"},
+      {[](Config& config) { config.optimizer.beta1 = 2; }, "optimizer.beta1", "2.0"},
+      {[](Config& config) { config.batch.micro = -1; }, "batch.micro", "-1"},
+      {[](Config& config) { config.data.tokenizer = "bpe"; }, "data.tokenizer", "\"bpe\""}};
+  for (const Case& wrong : cases) {
+    Config config = with({});
+    wrong.change(config);
+    const auto found = check(config, 1);
+    ASSERT_EQ(found.size(), 1u) << wrong.key << "\n" << sentences(config, 1);
+    EXPECT_EQ(found[0].key, wrong.key);
+    EXPECT_EQ(found[0].sentence.find(wrong.key + " = " + wrong.value + " is "), 0u)
+        << found[0].sentence;
+  }
+}
+
 TEST(Check, EverythingAtOnce) {
   const Config config = with({"--data.sequence_length=999", "--batch.global=3", "--lr.minimum=1",
                               "--parallel.cp=2", "--parallel.cut=per_parameter"});
@@ -171,6 +227,17 @@ TEST(Check, BatchEquation) {
       }
   for (const char* wrong : {"--batch.global=0", "--batch.global=-8", "--batch.micro=-1"})
     EXPECT_THROW(with({wrong}), Error);
+}
+
+// Their products are beyond 64 bits: the degrees are what is wrong, and nothing is divided by them.
+TEST(Check, HugeDegreesAreRefusedAndNotMultiplied) {
+  const auto found = check(with({"--parallel.dp_replicate=1048576", "--parallel.dp_shard=1048576",
+                                 "--batch.micro=16777216"}),
+                           2);
+  for (const Violation& violation : found) EXPECT_NE(violation.key, "batch.global");
+  const std::string all =
+      sentences(with({"--parallel.dp_replicate=1048576", "--parallel.dp_shard=1048576"}), 2);
+  EXPECT_NE(all.find(" = 1099511627776 are not the world of 2 ranks"), std::string::npos) << all;
 }
 
 // Degrees of one are legal everywhere, given or not.

@@ -198,6 +198,13 @@ TEST(Load, WrongOverrides) {
       {"--wire.x=3", "wire.x is not available in this version"},
   };
   for (const auto& [word, fragment] : cases) EXPECT_TRUE(has(refusal("", {word}), fragment));
+  for (const std::string bytes :
+       {"r\xe4", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
+    for (const std::string key : {"train.run_dir", "data.train"})
+      EXPECT_TRUE(
+          has(refusal("", {text("--", key, "=", bytes)}), key + " is given bytes that are not"));
+  const std::string umlaut = "r\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80";
+  EXPECT_EQ(parse_config("", "x", {"--train.run_dir=" + umlaut}).config.train.run_dir, umlaut);
   const std::string apart = refusal("", {"--train.steps", "5", "--lr.peak=1e-3"});
   EXPECT_TRUE(has(apart, "; write --train.steps=5")) << apart;
   EXPECT_EQ(apart.find('\n'), std::string::npos) << apart;

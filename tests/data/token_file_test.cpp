@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <numeric>
 
 #include "phalanx/data/data_set.h"
+#include "phalanx/data/tokenize.h"
 #include "phalanx/data/tokenizer.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sentence.h"
@@ -134,6 +137,98 @@ TEST(TokenFile, WritesEndOfDocumentOncePerDocument) {
   expect_contains(error_of([&] { make_tokenizer("bpe"); }, ExitCode::usage), {"'bpe'", "byte"});
   expect_contains(error_of([&] { TokenFileWriter(path + "2", "byte", 256).finish(); }),
                   {"0 documents"});
+}
+
+TEST(TokenFile, ADocumentInPartsIsTheDocumentAtOnce) {
+  const std::string folder = testing::temporary_folder();
+  const std::vector<int64_t> ids = count_up(700, 255);
+  const auto write = [&](const std::string& name, std::vector<size_t> cuts) {
+    TokenFileWriter writer(folder + name, "byte", 256, 255);
+    writer.add_document(ids);
+    size_t begin = 0;
+    for (size_t end : cuts) {
+      writer.add(std::span(ids).subspan(begin, end - begin));
+      begin = end;
+    }
+    expect_contains(error_of([&] { writer.add(std::vector<int64_t>{1, 255}); }),
+                    {"document 1", "end-of-document id 255", "position 701"});
+    writer.end_document();
+    writer.add_document({});
+    writer.finish();
+    return read_file(folder + name, ExitCode::data);
+  };
+  const std::string whole = write("/whole", {700});
+  EXPECT_TRUE(write("/parts", {1, 1, 300, 700}) == whole);
+  EXPECT_EQ(TokenFile(folder + "/whole").document_starts(), (std::vector<int64_t>{0, 701, 1402}));
+}
+
+// A file of more than one part (1 MB) is read in parts, and is one document.
+TEST(Tokenize, AFileOfSeveralPartsIsOneDocument) {
+  const std::string folder = testing::temporary_folder();
+  std::string contents((5 << 19) + 3, 'x');
+  for (size_t i = 0; i < contents.size(); ++i) contents[i] = static_cast<char>(i % 251);
+  std::ofstream(folder + "/a") << contents;
+  std::ofstream(folder + "/b") << "end";
+  std::ofstream(folder + "/empty");
+  const auto report = tokenize_files({folder + "/a", folder + "/empty", folder + "/b"},
+                                     folder + "/tokens", *byte_tokenizer(), true);
+  EXPECT_EQ(report.empty_files, 1);
+  const TokenFile file(folder + "/tokens");
+  const auto length = static_cast<int64_t>(contents.size());
+  EXPECT_EQ(file.document_starts(), (std::vector<int64_t>{0, length + 1}));
+  std::vector<int64_t> ids(file.count());
+  file.read(0, file.count(), ids.data());
+  EXPECT_TRUE(byte_tokenizer()->decode(ids) == contents + "end");
+  EXPECT_EQ(file.check(), "");
+  contents[2 << 20] = '\xff';  // in the third part
+  std::ofstream(folder + "/a") << contents;
+  expect_contains(
+      error_of([&] { tokenize_files({folder + "/a"}, folder + "/bad", *byte_tokenizer(), true); }),
+      {folder + "/a: document 0", "end-of-document id 255", "position 2097152"});
+}
+
+TEST(Tokenize, TakesNeitherItsOutputNorWhatItIsFirstWrittenTo) {
+  const std::string folder = testing::temporary_folder();
+  std::ofstream(folder + "/text") << "some text";
+  for (const std::string name : {"/out", "/out.tmp"}) {
+    SCOPED_TRACE(name);
+    std::ofstream(folder + name) << "mine";
+    expect_contains(error_of([&] {
+                      tokenize_files(find_documents({folder}, {}), folder + "/out",
+                                     *byte_tokenizer(), false);
+                    }),
+                    {"the output " + folder + "/out", "is also an input, " + folder + name});
+    EXPECT_EQ(read_file(folder + name, ExitCode::data), "mine");
+    fs::remove(folder + name);
+  }
+}
+
+TEST(Tokenize, TakesNoFileTwice) {
+  const std::string folder = testing::temporary_folder();
+  std::ofstream(folder + "/a") << "text";
+  EXPECT_EQ(find_documents({folder}, {}), (std::vector<std::string>{folder + "/a"}));
+  for (const auto& inputs : std::vector<std::vector<std::string>>{
+           {folder, folder + "/a"}, {folder + "/a", folder + "/./a"}, {folder, folder + "/"}}) {
+    SCOPED_TRACE(inputs[1]);
+    expect_contains(error_of([&] { find_documents(inputs, {}); }, ExitCode::usage),
+                    {"named twice", "by " + inputs[1], "name it once"});
+  }
+}
+
+TEST(Tokenize, AFolderWithoutPermissionIsNamed) {
+  const std::string folder = testing::temporary_folder();
+  fs::create_directories(folder + "/inner/closed");
+  chmod((folder + "/inner/closed").c_str(), 0);
+  chmod(folder.c_str(), 0755);
+  const auto statuses = testing::fork_ranks(1, [&](const WorldInfo&) {
+    if (geteuid() == 0) EXPECT_EQ(seteuid(65534), 0);  // nothing is refused to root
+    for (const std::string input : {"", "/inner/closed"})
+      expect_contains(error_of([&] { find_documents({folder + input}, {}); }),
+                      {"cannot read the folder " + folder + "/inner/closed", "Permission denied"});
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+  chmod((folder + "/inner/closed").c_str(), 0700);
 }
 
 TEST(TokenFile, KeepsNoDescriptors) {

@@ -23,7 +23,10 @@ void expect(const Error& error, ExitCode code, const std::string& fragment) {
 TEST(Failure, WhatIsNoErrorOfOursIsNeitherACheckThatFailedNorABacktrace) {
   expect(failure_of([] { fail(ExitCode::data, "a file"); }), ExitCode::data, "a file");
   expect(failure_of([] { throw std::out_of_range("vector"); }), ExitCode::environment, "vector");
-  expect(failure_of([] { throw std::bad_alloc(); }), ExitCode::environment, "out of memory");
+  const Error memory = failure_of([] { throw std::bad_alloc(); });
+  expect(memory, ExitCode::environment, "out of memory on the host: std::bad_alloc; end other");
+  EXPECT_EQ(std::string(memory.what()).find("batch.micro"), std::string::npos)  // of any command
+      << memory.what();
   const Error torch = failure_of([] { at::ones({2}).view({3}); });
   expect(torch, ExitCode::environment, "shape '[3]' is invalid");
   EXPECT_EQ(std::string(torch.what()).find("frame #"), std::string::npos) << torch.what();
@@ -33,10 +36,11 @@ TEST(Failure, AllocationsAreNamedWhereTheMachineRefusesThem) {
   const auto named = [](const std::function<void()>& make) {
     return failure_of([&] { allocate_named("unit blocks.3", make); });
   };
-  const std::string name = "no memory for unit blocks.3: ";
-  expect(named([] { throw std::bad_alloc(); }), ExitCode::environment, name + "std::bad_alloc");
-  expect(named([] { fail(ExitCode::environment, "no segment"); }), ExitCode::environment,
-         name + "no segment");
+  expect(named([] { throw std::bad_alloc(); }), ExitCode::environment,
+         "no memory for unit blocks.3: std::bad_alloc; lower batch.micro");
+  const Error files = named([] { fail(ExitCode::environment, "too many open files; raise it"); });
+  EXPECT_EQ(files.code(), ExitCode::environment);
+  EXPECT_STREQ(files.what(), "cannot allocate unit blocks.3: too many open files; raise it");
   expect(named([] { fail(ExitCode::peer_lost, "rank 1 died"); }), ExitCode::peer_lost,
          "rank 1 died");
   expect(named([] { throw std::out_of_range("vector"); }), ExitCode::environment, "vector");

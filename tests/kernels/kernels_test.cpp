@@ -10,6 +10,7 @@
 #include "phalanx/kernels/layer_norm.h"
 #include "phalanx/kernels/parallel.h"
 #include "phalanx/kernels/residual.h"
+#include "phalanx/kernels/sum_of_squares.h"
 #include "phalanx/kernels/vector.h"
 
 namespace phalanx::kernels {
@@ -95,6 +96,24 @@ TEST(Kernels, AreExactToFloat32Rounding) {
     layer_norm(norm);
     expect_near(y, at::layer_norm(x64, {columns}, weight.to(at::kDouble)[0], b64[0], 1e-5), 3e-6);
   }
+}
+
+// Around its chunks of 32768 elements.
+TEST(Kernels, TheSumOfSquaresIsExactAndTheSameForAnyNumberOfThreads) {
+  for (const auto type : {at::kFloat, at::kDouble})
+    for (const int64_t count : {0, 1, 17, 32767, 32768, 100003}) {
+      SCOPED_TRACE(count);
+      const at::Tensor x = at::randn({count}, type);
+      const double expected = x.to(at::kDouble).square().sum().item<double>();
+      at::set_num_threads(1);
+      const double alone = sum_of_squares(x);
+      EXPECT_NEAR(alone, expected, 1e-12 * expected);
+      for (const int threads : {2, 3}) {
+        at::set_num_threads(threads);
+        EXPECT_EQ(sum_of_squares(x), alone);
+      }
+      at::set_num_threads(1);
+    }
 }
 
 TEST(Kernels, PropagateWhatIsNotANumberAndSaturate) {

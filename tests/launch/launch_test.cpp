@@ -56,5 +56,17 @@ TEST(Launch, WhatARankThrowsEndsThatRank) {
   }
 }
 
+// The process that would fork the ranks: nobody above it may catch it there.
+TEST(Launch, WhatPreparingThrowsEndsTheRunBeforeItsRanks) {
+  const auto ended =
+      launch_apart({.ranks = 2,
+                    .own_command = true,
+                    .prepare = []() -> bool { throw std::runtime_error("a surprise"); },
+                    .body = [] { return 0; }});
+  EXPECT_EQ(ended.status, 3 << 8) << ended.error;
+  EXPECT_NE(ended.error.find("error: a surprise\n"), std::string::npos) << ended.error;
+  EXPECT_EQ(ended.error.find("threw: "), std::string::npos) << ended.error;
+}
+
 }  // namespace
 }  // namespace phalanx

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <deque>
 
@@ -132,6 +134,75 @@ TEST(Output, ALiveLineSurvivesOtherRanksLines) {
   sink.settle();
   EXPECT_EQ(drain(sink, screen.get()), "\r\n");
   EXPECT_EQ(last, (std::deque<std::string>{"begin", "step 2"}));
+}
+
+// Of a line without end a terminal still shows the last part, which is all that is drawn again.
+TEST(Output, ALineWithoutEndIsNotKeptWhole) {
+  int ours, theirs;
+  ASSERT_EQ(openpty(&ours, &theirs, nullptr, nullptr, nullptr), 0);
+  const Descriptor screen(ours), terminal(theirs);
+  Sink sink(terminal.get());
+  for (int part = 0; part < 100; ++part) sink.pass(std::string(10'000, 'x'));
+  const size_t before = sink.pending();
+  EXPECT_EQ(before, 1'000'000u);
+  sink.line("a line of another rank");
+  EXPECT_GT(sink.pending(), before + 60'000);
+  EXPECT_LT(sink.pending(), before + 140'000);
+}
+
+// A slow reader of a pipe that others write to as well finds no line of theirs inside one of ours.
+TEST(Output, WhatAPipeHasNoRoomForBeginsWithALine) {
+  Pipe shown = make_pipe();
+  Sink sink(shown.write.get());
+  for (int i = 0; i < 3000; ++i) sink.line(std::string(99, 'x'));
+  size_t seen = 0;
+  for (int round = 0; sink.pending() > 0 && round < 100; ++round) {
+    const std::string part = drain(sink, shown.read.get());
+    ASSERT_FALSE(part.empty());
+    EXPECT_EQ(part.back(), '\n') << part.size();
+    seen += part.size();
+  }
+  EXPECT_EQ(seen + drain(sink, shown.read.get()).size(), 300'000u);
+  sink.pass(std::string(5000, 'y'));  // no end within what is written at once
+  EXPECT_EQ(drain(sink, shown.read.get()).size(), 5000u);
+}
+
+TEST(Output, OneDestinationIsKnownUnderTwoNumbers) {
+  const Pipe pipe = make_pipe(), other = make_pipe();
+  const Descriptor again(dup(pipe.write.get()));
+  EXPECT_TRUE(same_destination(pipe.write.get(), again.get()));
+  EXPECT_FALSE(same_destination(pipe.write.get(), other.write.get()));
+  EXPECT_FALSE(same_destination(-1, -1));
+}
+
+TEST(Output, ARanksTerminalFollowsTheSizeOfTheAgents) {
+  int ours, theirs;
+  winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(openpty(&ours, &theirs, nullptr, nullptr, &size), 0);
+  const Descriptor screen(ours), terminal(theirs);
+  Sink sink(terminal.get());
+  Pipe channel = make_channel(sink, true);
+  RankStream stream(0, std::move(channel.read), sink, nullptr, nullptr);
+  size.ws_col = 132;
+  ASSERT_EQ(ioctl(screen.get(), TIOCSWINSZ, &size), 0);
+  stream.resize();
+  winsize seen{};
+  ASSERT_EQ(ioctl(channel.write.get(), TIOCGWINSZ, &seen), 0);
+  EXPECT_EQ(seen.ws_row, 24);
+  EXPECT_EQ(seen.ws_col, 132);
+}
+
+// A program that a rank left behind may write without end; here a file of 64 MB stands for it.
+TEST(Output, WhatARankLeftIsReadAndNoMore) {
+  Pipe shown = make_pipe();
+  Sink sink(shown.write.get());
+  Descriptor endless(memfd_create("endless", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(endless.get(), 1 << 26), 0);
+  RankStream stream(0, std::move(endless), sink, nullptr, nullptr);
+  stream.finish();
+  EXPECT_FALSE(stream.open());
+  EXPECT_GE(sink.pending(), 1u << 16);  // what a pipe holds
+  EXPECT_LE(sink.pending(), 1u << 20);
 }
 
 }  // namespace

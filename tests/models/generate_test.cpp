@@ -86,6 +86,20 @@ TEST(Generate, SamplesByProbabilityWithinTopK) {
   EXPECT_EQ(generate(*model, prompt, sampling), once);
 }
 
+TEST(Generate, SamplesByProbabilityOfAllTokens) {
+  auto model = small_model();
+  const std::vector<int64_t> prompt = {7};
+  const at::Tensor p = at::softmax(whole_logits(*model, prompt) / 1.5, 0);
+  std::vector<double> share(29);
+  const int draws = 1000;
+  for (uint64_t seed = 0; seed < draws; ++seed) {
+    const Sampling sampling{.new_tokens = 1, .temperature = 1.5, .seed = seed};
+    share[size_t(generate(*model, prompt, sampling)[0])] += 1.0 / draws;
+  }
+  for (int64_t i = 0; i < 29; ++i)
+    EXPECT_NEAR(share[size_t(i)], p[i].item<double>(), 0.06) << "token " << i;
+}
+
 TEST(Generate, RefusesWhatCannotBe) {
   auto model = small_model();
   EXPECT_THROW(generate(*model, {}, {}), Error);

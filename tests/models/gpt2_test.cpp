@@ -94,7 +94,6 @@ struct OracleCase {
   void compare() {
     const Loss loss = forward_loss(*model, batch.tokens, batch.targets, 1, {});
     backward_of(loss);
-    EXPECT_EQ(loss.counted, batch.tokens.numel() - 1);
     const double expected = exchange.read("loss", {1}).item<double>();
     EXPECT_NEAR(loss.sum, expected, 1e-11 * expected);
     for (const auto& p : parameters_of(*model)) {

@@ -16,11 +16,11 @@ namespace optim = torch::optim;
 using Optimizer = std::unique_ptr<optim::Optimizer>;
 using Tensors = std::vector<at::Tensor>;
 
-// Two blocks, a tied output, a parameter of its own and a buffer. The layers can be made in another
-// order, and the values be others.
+// Two blocks, a tied output, a parameter of its own and two buffers. The layers can be made in
+// another order, and the values be others.
 struct Net : torch::nn::Module {
   torch::nn::Linear embed{nullptr}, first{nullptr}, second{nullptr};
-  at::Tensor bias, calls;
+  at::Tensor bias, calls, seen;
   explicit Net(int seed, bool reversed = false) {
     at::manual_seed(seed);
     const auto add_second = [&] {
@@ -33,10 +33,12 @@ struct Net : torch::nn::Module {
     if (!reversed) add_second();
     to(at::kDouble);
     calls = register_buffer("calls", at::zeros({}, at::kLong));
+    seen = register_buffer("seen", at::zeros({16}, at::kBool));
   }
   using Run = std::function<at::Tensor(torch::nn::Linear&, at::Tensor)>;
   at::Tensor loss(const at::Tensor& x, const Run& run) {
     calls.add_(1);
+    seen.select(0, calls.item<int64_t>() % 16).fill_(true);
     at::Tensor hidden = embed(x);
     hidden = run(first, hidden);
     hidden = run(second, hidden);
@@ -87,6 +89,7 @@ void expect_equal(const Net& found, const Net& expected, double tolerance) {
         << item.key();
   }
   EXPECT_EQ(found.calls.item<int64_t>(), expected.calls.item<int64_t>());
+  EXPECT_TRUE(at::equal(found.seen, expected.seen));
 }
 
 // Calls `body` and gives the sentence that it ends with.

@@ -38,7 +38,7 @@ class ToyTraining {
       : run_(run),
         model_(run.blocks, at::kFloat, run.width, run.inner),
         engine_(run.layout(), group, device, model_.units(), &fill),
-        adamw_(make_adamw({}, optimizer_shards())) {}
+        adamw_(make_optimizer({}, optimizer_shards())) {}
 
   static void fill(const Parameter&, int64_t, int64_t, const at::Tensor& out) {
     at::Tensor(out).fill_(0.01);

@@ -282,16 +282,21 @@ TEST(Unit, AReductionThatIsOnePercentOffIsSeen) {
 // As layers that share weights do: every use adds to the gradient, and the reduction comes after
 // the last one of backward.
 TEST(DataParallel, UnitsThatAreUsedTwiceInOneForwardAreExact) {
-  for (auto [ranks, rounds] : {std::pair{2, 2}, {2, 3}, {3, 2}}) {
-    const auto expected = reference(2, rounds);
-    testing::run_ranks(ranks, [&, rounds = rounds](World& world) {
+  struct Size {
+    int ranks, rounds, blocks;
+  };
+  // Three blocks are more than there are gradient buffers in turn.
+  for (const Size size : {Size{2, 2, 2}, {2, 3, 2}, {3, 2, 2}, {2, 2, 3}}) {
+    const auto expected = reference(size.blocks, size.rounds);
+    testing::run_ranks(size.ranks, [&](World& world) {
       auto device = cpu_device();
       for (Case c : interface_matrix())
         for (bool reshard : {true, false})
           for (int prefetch : {0, 2}) {
             const bool gathers = c.strategy == Strategy::optim_grads_params;
             if (!gathers && (!reshard || prefetch == 0)) continue;
-            c.blocks = 2, c.rounds = rounds, c.reshard = reshard, c.prefetch = prefetch;
+            c.blocks = size.blocks, c.rounds = size.rounds;
+            c.reshard = reshard, c.prefetch = prefetch;
             c.microbatches = 2;
             SCOPED_TRACE(c.name());
             EXPECT_LT(worst_difference(world, *device, c, expected), 1e-12);

@@ -117,6 +117,12 @@ TEST(Model, RulesNameKeyValueAndFix) {
       {[](auto& m) { m.intermediate_size = 0; }, "model.intermediate_size", "at least 1"},
       {[](auto& m) { m.vocab_size = 0; }, "model.vocab_size", "at least 1"},
       {[](auto& m) { m.max_position_embeddings = 0; }, "model.max_position_embeddings", "least 1"},
+      {[](auto& m) { m.hidden_size = 3 << 20; }, "model.hidden_size", "at most 1048576"},
+      {[](auto& m) { m.num_hidden_layers = 1 << 15; }, "model.num_hidden_layers", "most 16384"},
+      {[](auto& m) { m.intermediate_size = 1 << 23; }, "model.intermediate_size", "too large"},
+      {[](auto& m) { m.vocab_size = INT64_MAX; }, "model.vocab_size", "too large"},
+      {[](auto& m) { m.max_position_embeddings = 1 << 27; }, "model.max_position_embeddings",
+       "too large"},
       {[](auto& m) { m.num_attention_heads = m.num_key_value_heads = 7; },
        "model.num_attention_heads", "= 7 does not divide model.hidden_size = 768"},
       {[](auto& m) { m.num_key_value_heads = 4; }, "model.num_key_value_heads", "leave it out"},
@@ -142,6 +148,18 @@ TEST(HuggingFace, ReadsWhatTransformersWrites) {
   ModelSpec expected = gpt2_small();
   expected.attn_pdrop = expected.resid_pdrop = expected.embd_pdrop = 0.1;
   EXPECT_EQ(parse_huggingface_config(small_config, "config.json"), expected);
+}
+
+TEST(HuggingFace, SizesBeyondCountingAndPathsThatCannotBeAreRefused) {
+  auto config = nlohmann::json::parse(small_config);
+  for (int64_t size : {INT64_MAX, INT64_MIN, INT64_MAX / 4 + 1}) {
+    config["n_embd"] = size;
+    const auto said = message([&] { parse_huggingface_config(config.dump(), "config.json"); });
+    EXPECT_NE(said.find(text("model.hidden_size = ", size, " is ")), std::string::npos) << said;
+  }
+  const std::string long_name(5000, 'x');
+  const auto said = message([&] { read_huggingface_config(long_name); });
+  EXPECT_NE(said.find("File name too long"), std::string::npos) << said;
 }
 
 TEST(HuggingFace, WritesWhatItReads) {

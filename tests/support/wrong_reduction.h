@@ -23,7 +23,6 @@ class WorldWithAWrongReduction : public World {
       : inner_(inner), wrong_(std::move(wrong)) {}
   const WorldInfo& info() const override { return inner_.info(); }
   Ledger& ledger() override { return inner_.ledger(); }
-  CallHistory& history() override { return inner_.history(); }
   const WorldOptions& options() const override { return inner_.options(); }
   std::unique_ptr<Communicator> group(std::string name, std::span<const int> ranks) override {
     auto group = inner_.group(std::move(name), ranks);

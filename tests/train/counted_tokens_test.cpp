@@ -48,7 +48,6 @@ Expected on_one_rank(const ModelSpec& spec, const Batch& batch) {
   allocate_and_initialize(parameters_of(*model), seed);
   const Loss loss =
       forward_loss(*model, batch.tokens, batch.targets, 1.0 / double(batch.counted), {});
-  EXPECT_EQ(loss.counted, batch.counted);
   run_backward({loss.scaled}, {at::ones({}, at::kDouble)});
   Expected expected{loss.sum, {}};
   for (const Parameter& parameter : parameters_of(*model))
@@ -79,7 +78,7 @@ TEST(CountedTokens, UnequalCountsPerRankAndMicrobatchGiveTheGradientOfTheTokenSu
             const int64_t first = world.info().rank * share + i * micro;
             loss += model.train({batch.tokens.narrow(0, first, micro),
                                  batch.targets.narrow(0, first, micro), first},
-                                1.0 / double(batch.counted), 0, int(i), i + 1 == microbatches);
+                                1.0 / double(batch.counted), 0, i + 1 == microbatches);
           }
           model.engine().wait_gradients();
           at::Tensor total = at::full({1}, loss, at::kDouble);

@@ -80,7 +80,7 @@ TEST(Progress, OnATerminalOneLineIsWrittenOver) {
   }
   const std::string erase = "\r\x1b[K";
   EXPECT_EQ(read_all(screen),
-            erase + "step 1 of a" + erase + "saved\r\nstep 1 of a" + erase + "step 3\r\n");
+            text(erase, "step 1 of a", erase, "saved\r\nstep 1 of a", erase, "step 3\r\n"));
   close(terminal);
   close(screen);
 }

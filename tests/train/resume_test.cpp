@@ -7,10 +7,13 @@
 #include "phalanx/base/text.h"
 #include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/config/check.h"
+#include "phalanx/data/token_file.h"
 #include "phalanx/train/run.h"
 #include "phalanx/train/trainer.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sentence.h"
 #include "tests/train/small_run.h"
+#include "tests/train/wrapped_model.h"
 
 namespace phalanx::testing {
 namespace {
@@ -18,35 +21,20 @@ namespace {
 namespace fs = std::filesystem;
 using Row = std::vector<int64_t>;
 
-// The model of a spec, which notes the tokens of every row that it trains on.
-class Watched final : public Model {
+// Notes the tokens of every row that it trains on.
+class Watched final : public WrappedModel {
  public:
   Watched(std::unique_ptr<Model> model, std::vector<Row>& rows)
-      : model_(std::move(model)), rows_(rows) {}
-  const ModelSpec& spec() const override { return model_->spec(); }
-  std::vector<Parameter> root_parameters() const override { return model_->root_parameters(); }
-  int block_count() const override { return model_->block_count(); }
-  Block& block(int index) override { return model_->block(index); }
+      : WrappedModel(std::move(model)), rows_(rows) {}
   Tensors embed(const at::Tensor& tokens, const Context& context) override {
     for (int64_t row = 0; row < tokens.size(0); ++row) {
       const at::Tensor ids = tokens[row].contiguous();
       rows_.emplace_back(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + ids.numel());
     }
-    return model_->embed(tokens, context);
-  }
-  Loss loss(const Tensors& hidden, const at::Tensor& targets, double scale,
-            const Context& context) override {
-    return model_->loss(hidden, targets, scale, context);
-  }
-  at::Tensor logits(const Tensors& hidden, const Context& context) override {
-    return model_->logits(hidden, context);
-  }
-  at::Tensor decode(const at::Tensor& tokens, DecodeCache& cache) override {
-    return model_->decode(tokens, cache);
+    return WrappedModel::embed(tokens, context);
   }
 
  private:
-  std::unique_ptr<Model> model_;
   std::vector<Row>& rows_;
 };
 
@@ -155,6 +143,103 @@ TEST(Resume, LoadingDoesNotDependOnHowTheRunSaves) {
   EXPECT_TRUE(rest_after("verifies", [](Config& c) { c.checkpoint.verify_hashes = true; }));
   EXPECT_TRUE(rest_after("keeps_one", [](Config& c) { c.checkpoint.keep = 1; }));
   EXPECT_TRUE(rest_after("another_transport", [](Config&) {}, Transport::gloo));
+}
+
+// What a load says on stderr.
+std::string said_by_load(const Config& config, World& world, const std::string& path) {
+  Trainer trainer(config, borrowed(world));
+  ::testing::internal::CaptureStderr();
+  trainer.load(path);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// The position in the data is a number of samples, which are others then.
+TEST(Resume, WarnsOfOtherData) {
+  const std::string folder = temporary_folder();
+  std::vector<std::string> files;
+  for (int64_t seed : {3, 5}) {
+    files.push_back(text(folder, "/", seed, ".tokens"));
+    TokenFileWriter writer(files.back(), "byte", 256);
+    std::vector<int64_t> ids(300);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * seed % 251;
+    writer.add_document(ids);
+    writer.finish();
+  }
+  Config tokens = small_config();
+  tokens.model.spec.vocab_size = 256;
+  tokens.data.kind = DataKind::tokens;
+  tokens.data.train = {files[0]};
+  struct Case {
+    std::function<void(Config&)> change;
+    std::vector<std::string> said;
+  };
+  const std::vector<Case> cases = {
+      {[](Config& c) { c.batch.micro = 2, c.train.seed = 7; }, {}},
+      {[](Config& c) { c.data.seed = 1; }, {"data.seed was 0 and is 1"}},
+      {[](Config& c) { c.data.sequence_length = 6; }, {"data.sequence_length was 7 and is 6"}},
+      {[](Config& c) { c.data.samples = 51; },
+       {"data.contents was synthetic, 50 samples", "and is synthetic, 51 samples"}},
+      {[&](Config& c) { c.data.train.push_back(files[1]); },
+       {"data.contents was 1 file, 300 tokens", "and is 2 files, 600 tokens"}},
+      {[&](Config& c) { c.data.train = {files[1]}; },
+       {"data.contents was 1 file, 300 tokens, 42 samples of 7, hash"}}};
+  run_ranks(1, [&](World& world) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(i);
+      Config config = i < 4 ? small_config() : tokens;
+      Trainer trainer(config, borrowed(world));
+      trainer.train_step();
+      const std::string path = trainer.save(text(folder, "/", i), 0);
+      EXPECT_EQ(said_by_load(config, world, path), "");
+      cases[i].change(config);
+      const std::string said = said_by_load(config, world, path);
+      EXPECT_EQ(said.empty(), cases[i].said.empty()) << said;
+      expect_contains(said, cases[i].said);
+      if (!said.empty()) expect_contains(said, {"the data is not that of " + path});
+
+      RunState run = trainer.run_state();  // as it was saved before these were
+      run.step = 2;
+      std::erase_if(run.values, [](const auto& value) { return value.first.starts_with("data."); });
+      const std::string older =
+          save_checkpoint(trainer.everyone(), text(folder, "/", i), run, trainer.state(), 0);
+      EXPECT_EQ(said_by_load(config, world, older), "");
+    }
+  });
+}
+
+// A program that loads and then runs goes on from what it loaded, in another folder too: the
+// weights that the config names for a new run do not replace it.
+TEST(Resume, ARunGoesOnFromWhatItsProgramLoaded) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.checkpoint.every = 1;
+  config.checkpoint.keep = 0;
+  const auto straight = losses_of(config, 2, folder + "/straight");
+  config.train.init_from = folder + "/straight/checkpoints/step-1";
+  config.train.run_dir = folder + "/other";
+  run_ranks(2, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    trainer.load(folder + "/straight/checkpoints/step-3");
+    EXPECT_EQ(run_training(trainer, {}), Ending::finished);
+  });
+  EXPECT_EQ(metric(folder + "/other", "loss"),
+            (std::vector<double>{straight.begin() + 3, straight.end()}));
+}
+
+TEST(Resume, AFailedLoadLeavesTheTrainerToItsInitialWeights) {
+  const std::string folder = temporary_folder();
+  Config config = small_config();
+  config.train.steps = 1;
+  config.lr.warmup_steps = 0;
+  losses_of(config, 1, folder + "/run");
+  config.model.spec.num_hidden_layers = 2;
+  run_ranks(1, [&](World& world) {
+    Trainer trainer(config, borrowed(world));
+    EXPECT_THROW(trainer.load(folder + "/run"), Error);
+    EXPECT_FALSE(trainer.begun());
+    trainer.train_step();
+    EXPECT_TRUE(trainer.begun());
+  });
 }
 
 // A layer more than the checkpoint has: strict by default, with patterns it keeps its values.

@@ -8,12 +8,14 @@
 #include <set>
 
 #include "phalanx/base/text.h"
+#include "phalanx/checkpoint/checkpoint.h"
 #include "phalanx/config/keys.h"
 #include "phalanx/config/write.h"
 #include "phalanx/data/token_file.h"
 #include "phalanx/train/run.h"
 #include "tests/support/ranks.h"
 #include "tests/train/small_run.h"
+#include "tests/train/wrapped_model.h"
 
 namespace phalanx::testing {
 namespace {
@@ -215,26 +217,95 @@ TEST(Trainer, ALossThatIsNotFiniteStopsAllRanksAndNamesTheStep) {
       EXPECT_EQ(said.rfind("step 2: the loss is ", 0), 0u) << said;
       EXPECT_NE(said.find("rank 1: "), std::string::npos) << said;
       EXPECT_NE(said.find("train.on_nan = \"skip\""), std::string::npos) << said;
+      EXPECT_NE(said.find("lower lr.peak, set optimizer.clip_norm"), std::string::npos) << said;
       EXPECT_EQ(error.code(), ExitCode::check_failed);
     }
   });
 }
 
+// Its loss is no number in one step, until it is healed.
+class Ill final : public WrappedModel {
+ public:
+  Ill(std::unique_ptr<Model> model, const bool& healed)
+      : WrappedModel(std::move(model)), healed_(healed) {}
+  Loss loss(const Tensors& hidden, const at::Tensor& targets, double scale,
+            const Context& context) override {
+    Loss loss = WrappedModel::loss(hidden, targets, scale, context);
+    if (context.step != 2 || healed_) return loss;
+    loss.sum = std::nan("");
+    loss.scaled = loss.scaled * std::nan("");
+    return loss;
+  }
+
+ private:
+  const bool& healed_;
+};
+
+Config with_microbatches(Strategy strategy, OnNan on_nan) {
+  Config config = small_config();
+  config.parallel.strategy = strategy;
+  config.batch.micro = 3;  // of 9 on each of two ranks
+  config.train.on_nan = on_nan;
+  return config;
+}
+
+std::unique_ptr<Model> ill_model(const Config& config, const bool& healed) {
+  return std::make_unique<Ill>(make_model(config.model.spec, scalar_type(config.parallel.compute)),
+                               healed);
+}
+
+// The steps after it are those of a run that took the step's samples and made no update of them.
 TEST(Trainer, OrSkipsTheUpdate) {
-  Config config = exploding();
-  config.train.on_nan = OnNan::skip;
-  run_ranks(2, [&](World& world) {
-    Trainer trainer(config, borrowed(world));
-    EXPECT_FALSE(trainer.train_step().skipped);
-    for (int i = 0; i < 2; ++i) {
-      const auto before = trainer.model().engine().shards().front().values.clone();
-      const StepMetrics metrics = trainer.train_step();
-      EXPECT_TRUE(metrics.skipped);
-      EXPECT_FALSE(std::isfinite(metrics.loss));
-      EXPECT_TRUE(before.equal(trainer.model().engine().shards().front().values));
-    }
-    EXPECT_EQ(trainer.step(), 3);
-  });
+  const std::string folder = temporary_folder();
+  for (Strategy strategy : strategies)
+    run_ranks(2, [&](World& world) {
+      SCOPED_TRACE(name(strategy));
+      const Config config = with_microbatches(strategy, OnNan::skip);
+      const bool healed = false;
+      Trainer trainer(config, borrowed(world), ill_model(config, healed));
+      Trainer without(config, borrowed(world));
+      for (int step = 0; step < 2; ++step) {
+        EXPECT_FALSE(trainer.train_step().skipped);
+        without.train_step();
+      }
+      RunState run = without.run_state();
+      run.step += 1;
+      run.consumed_samples += config.batch.global;
+      without.load(save_checkpoint(without.everyone(), folder + "/" + name(strategy), run,
+                                   without.state(), 1));
+      const StepMetrics skipped = trainer.train_step();
+      EXPECT_TRUE(skipped.skipped);
+      EXPECT_FALSE(std::isfinite(skipped.loss));
+      for (int step = 0; step < 3; ++step) {
+        const StepMetrics found = trainer.train_step(), expected = without.train_step();
+        EXPECT_FALSE(found.skipped);
+        EXPECT_EQ(found.step, expected.step);
+        EXPECT_EQ(found.loss, expected.loss);
+        EXPECT_EQ(found.grad_norm, expected.grad_norm);
+        EXPECT_EQ(found.lr, expected.lr);
+      }
+      EXPECT_EQ(trainer.run_state().values["updates"], Value(int64_t{5}));
+    });
+}
+
+TEST(Trainer, AProgramMayGoOnAfterALossThatIsNotFinite) {
+  for (Strategy strategy : strategies)
+    run_ranks(2, [&](World& world) {
+      SCOPED_TRACE(name(strategy));
+      const Config config = with_microbatches(strategy, OnNan::stop);
+      bool healed = false;
+      Trainer trainer(config, borrowed(world), ill_model(config, healed));
+      Trainer well(config, borrowed(world));
+      for (int step = 0; step < 2; ++step) trainer.train_step(), well.train_step();
+      EXPECT_THROW(trainer.train_step(), Error);
+      EXPECT_EQ(trainer.step(), 2);
+      healed = true;
+      for (int step = 0; step < 2; ++step) {
+        const StepMetrics found = trainer.train_step(), expected = well.train_step();
+        EXPECT_EQ(found.loss, expected.loss);
+        EXPECT_EQ(found.grad_norm, expected.grad_norm);
+      }
+    });
 }
 
 TEST(Trainer, WritesItsRunFolder) {
@@ -263,13 +334,15 @@ TEST(Trainer, WritesItsRunFolder) {
     EXPECT_EQ(line.contains("validation_loss"), line.at("step") == 4 || line.at("step") == 6);
   }
 
-  // Finished: says so and changes nothing.
+  // Finished: says so and writes nothing.
   config.train.run_dir = folder;
+  fs::remove(folder + "/config.toml");
   run_ranks(2, [&](World& world) {
     Trainer trainer(config, borrowed(world));
     EXPECT_EQ(run_training(trainer, {}), Ending::was_finished);
   });
   EXPECT_EQ(read_lines(folder + "/metrics.jsonl").size(), lines.size());
+  EXPECT_FALSE(fs::exists(folder + "/config.toml"));
 }
 
 TEST(Trainer, StopsWhereOneRankWasAskedTo) {

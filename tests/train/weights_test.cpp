@@ -289,9 +289,36 @@ run_dir = ")" << folder << "/run\"\n";
   EXPECT_EQ(mine.error.find("passed over", told + 30), std::string::npos) << "once";
   EXPECT_EQ(generated("--model", folder + "/out").out, mine.out);
   std::ofstream(folder + "/out/tokenizer.json") << "{}";
-  const auto refused = generated("--model", folder + "/out");
-  EXPECT_EQ(refused.code, 2);
-  expect_contains(refused.error, {"tokenizer of its own (tokenizer.json)"});
+  for (const char* option : {"--model", "--checkpoint"}) {
+    const auto refused = generated(option, folder + "/out");
+    EXPECT_EQ(refused.code, 2);
+    expect_contains(refused.error, {"tokenizer of its own (tokenizer.json)"});
+  }
+}
+
+// A folder of weights does not name its tokenizer: only a vocabulary of 256 is taken for bytes,
+// however the weights came here.
+TEST(InitialWeights, GenerateRefusesIdsOfAnUnknownTokenizer) {
+  const std::string folder = temporary_folder();
+  Config config = small_config(Dtype::float32);
+  config.model.spec.vocab_size = 300;
+  config.lr.warmup_steps = 0;
+  config.train.steps = 1;
+  config.train.run_dir = folder + "/run";
+  train(config, 1);
+  run({"ckpt", "export", folder + "/run", folder + "/out"});
+  run({"ckpt", "import", folder + "/out", folder + "/imported"});
+  for (const std::string path : {"/run", "/out", "/imported"}) {
+    SCOPED_TRACE(path);
+    const auto finished =
+        run_phalanx({"generate", "--prompt", "x", "--tokens", "3", "--checkpoint", folder + path});
+    const bool named = path == "/run";  // by its config
+    EXPECT_EQ(finished.code, named ? 0 : 2) << finished.error;
+    EXPECT_EQ(finished.out.empty(), !named);
+    if (!named)
+      expect_contains(finished.error,
+                      {folder + path, "a vocabulary of 300 is not that of bytes (256)"});
+  }
 }
 
 }  // namespace
