@@ -16,7 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def output_of(*command):
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    try:
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
     return run.stdout.strip() if run.returncode == 0 else ""
 
 

@@ -11,7 +11,11 @@ export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file
 flags=()
 command -v ccache >/dev/null && flags+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 [[ $CXX == clang* ]] && command -v ld.lld-19 >/dev/null && flags+=(-DCMAKE_EXE_LINKER_FLAGS=--ld-path=ld.lld-19 -DCMAKE_SHARED_LINKER_FLAGS=--ld-path=ld.lld-19)
-compiler=$(command -v "${CXX%% *}") || { echo "CXX is '$CXX', which is no program" >&2; exit 1; }
+wanted=$CXX
+for flag in "$@"; do
+  if [[ $flag =~ ^-DCMAKE_CXX_COMPILER(:[A-Z]+)?= ]]; then wanted=${flag#*=}; fi
+done
+compiler=$(command -v "${wanted%% *}") || { echo "CXX is '$wanted', which is no program" >&2; exit 1; }
 cache=$dir/CMakeCache.txt
 # CMake keeps the compiler that a folder began with, so with another one it begins anew.
 if [ -f "$cache" ] && ! grep -q "^CMAKE_CXX_COMPILER:[A-Z]*=$compiler$" "$cache"; then

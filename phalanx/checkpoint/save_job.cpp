@@ -47,8 +47,11 @@ std::string SaveJob::publish_folder(TaskProgress& progress) {
   if (progress.cancelled) return "";
   const std::string name = publish(*folder, unfinished, run.step);
   unfinished.clear();
-  known[name] = manifest.created;
-  if (options.keep > 0) delete_old(*folder, options.keep, options.keep_every, &known, progress);
+  known.erase(name);  // what is there is looked at before others are deleted
+  if (options.keep > 0)
+    delete_old(*folder, options.keep, options.keep_every, &known, progress);
+  else
+    known[name] = manifest.created;
   return name;
 }
 

@@ -39,7 +39,11 @@ void make_space(Storage& storage, int64_t wanted, int keep, int64_t keep_every,
                    " are wanted: all but the newest ", keep,
                    " checkpoints are deleted now (checkpoint.keep)",
                    spares ? ", but not " + spared : ""));
-  for (const auto& name : old) storage.remove(name);
+  for (const auto& name : old) try {
+      storage.remove(name);
+    } catch (const Error& error) {  // the others may be enough
+      log_warning(text("an old checkpoint was not deleted: ", error.what()));
+    }
 }
 
 }  // namespace phalanx

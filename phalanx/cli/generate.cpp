@@ -32,7 +32,8 @@ std::string tokenizer_of(const Source& source, const Config& config) {
   require(config.model.spec.vocab_size == byte_tokenizer()->vocab_size(), ExitCode::usage,
           source.path, ": nothing says what its tokenizer is, and a vocabulary of ",
           config.model.spec.vocab_size,
-          " is not that of bytes (256); only models on bytes can generate here");
+          " is not that of bytes (256); for a model on bytes, `phalanx ckpt import` with --config "
+          "says so");
   return byte_tokenizer()->name();
 }
 

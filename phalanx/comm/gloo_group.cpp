@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <climits>
 #include <cstdlib>
 
 #include "phalanx/base/error.h"
@@ -53,13 +54,18 @@ std::string address_towards(const std::string& host, int port) {
   return result.starts_with("127.") || result == "::1" ? std::string() : result;
 }
 
+bool leads_out(const sockaddr& address) {
+  if (address.sa_family != AF_INET6) return address.sa_family == AF_INET;
+  return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
 // The first interface that is up and leads out of this host; empty if there is none.
 std::string outward_interface() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};
   std::string name;
   for (const ifaddrs* each = all; each && name.empty(); each = each->ifa_next)
-    if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET && each->ifa_flags & IFF_UP &&
+    if (each->ifa_addr && leads_out(*each->ifa_addr) && each->ifa_flags & IFF_UP &&
         each->ifa_flags & IFF_RUNNING && !(each->ifa_flags & IFF_LOOPBACK))
       name = each->ifa_name;
   freeifaddrs(all);
@@ -70,10 +76,13 @@ auto device(bool one_host, const WorldInfo& info, const std::string& interface) 
   using c10d::ProcessGroupGloo;
   if (!interface.empty()) return ProcessGroupGloo::createDeviceForInterface(interface);
   if (one_host) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  const auto address = address_towards(info.master_address, info.master_port);
-  if (!address.empty()) return ProcessGroupGloo::createDeviceForHostname(address);
-  // Rank 0's host may know its own name as a loopback address, which leads other hosts to
-  // themselves.
+  char own_name[HOST_NAME_MAX + 1] = {};
+  gethostname(own_name, HOST_NAME_MAX);
+  // Rank 0's host may know MASTER_ADDR as a loopback address, which would lead other hosts to
+  // themselves; so it may its own name (Debian's 127.0.1.1).
+  for (const std::string& host : {info.master_address, std::string(own_name)})
+    if (const auto address = address_towards(host, info.master_port); !address.empty())
+      return ProcessGroupGloo::createDeviceForHostname(address);
   const auto outward = outward_interface();
   require(!outward.empty(), ExitCode::environment, info.master_address,
           " (MASTER_ADDR) leads to this host only, and no other network is up");

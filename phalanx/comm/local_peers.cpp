@@ -17,6 +17,7 @@ namespace phalanx {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds patience(3);  // with a connection that says nothing
 
 struct Header {
   enum Kind : uint32_t { hello, segment, goodbye } kind;
@@ -166,7 +167,7 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
                       ": run all ranks of a host as one user");
       continue;
     }
-    if (!readable(made.get(), deadline) ||
+    if (!readable(made.get(), std::min(deadline, Clock::now() + patience)) ||
         receive_message(made.get(), header, none, MSG_DONTWAIT) != 1 ||
         header.kind != Header::hello || header.rank <= rank_ || header.rank >= int(peers_.size()) ||
         peers_[header.rank].state != State::none)

@@ -27,8 +27,8 @@ at::Tensor Group::allocate(int64_t bytes, bool window) {
                                    check_aborted();
                                    const auto closed =
                                        control(other).closed.load(std::memory_order_acquire);
-                                   return closed ? text("rank ", other, " of group ", name_,
-                                                        " has finished and left")
+                                   return closed ? text("rank ", world_ranks_[other],
+                                                        " has finished and left group ", name_)
                                                  : std::string();
                                  }),
                    mapped);

@@ -66,8 +66,9 @@ void check_data(const Config& config, ConfigUse use, Violations& found) {
   if (data.kind == DataKind::synthetic)
     for (auto [key, files] :
          {std::pair{"data.train", &data.train}, {"data.validation", &data.validation}})
-      refuse_unused(key, *files, std::vector<std::string>(), "data.kind = \"synthetic\"",
-                    "leave it out, or use \"tokens\"", found);
+      if (use == ConfigUse::training || files == &data.validation)
+        refuse_unused(key, *files, std::vector<std::string>(), "data.kind = \"synthetic\"",
+                      "leave it out, or use \"tokens\"", found);
   if (spec.max_position_embeddings > 0 && data.sequence_length > spec.max_position_embeddings)
     add(found, "data.sequence_length",
         text("data.sequence_length = ", data.sequence_length,
@@ -115,8 +116,8 @@ void check_unused(const Config& config, Violations& found) {
     unused("optimizer.epsilon", optimizer.epsilon, usual.epsilon, kind, fix);
   }
   if (config.parallel.strategy != Strategy::optim_grads_params) {
-    const std::string strategy =
-        text("parallel.strategy = \"", name(config.parallel.strategy), "\", which gathers nothing");
+    const std::string strategy = text("parallel.strategy = \"", name(config.parallel.strategy),
+                                      "\", which keeps parameters whole");
     const char* fix = "leave it out, or use \"optim_grads_params\"";
     unused("parallel.prefetch", int64_t{config.parallel.prefetch},
            int64_t{initial.parallel.prefetch}, strategy, fix);

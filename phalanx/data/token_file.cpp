@@ -46,6 +46,7 @@ std::string header_defect(const TokenFileHeader& header, uint64_t size) {
   if ((width != 1 && width != 2 && width != 4) || header.token_count > uint64_t{1} << 56 ||
       header.document_count > uint64_t{1} << 56)
     return text("has an impossible header (", header.token_count, " tokens of ", width, " bytes)");
+  if (header.document_count == 0) return "holds no documents; make it again";
   const uint64_t expected = starts_offset(header) + header.document_count * 8;
   if (size != expected)
     return text("has ", size, " bytes, its header says ", expected, " (", header.token_count,

@@ -26,14 +26,14 @@ struct GradientBuffer {
 };
 
 /// Gradient buffers that units take in turns: with two, one is filled while the other is reduced.
-/// Where more units are being filled at once, since each is used several times in one forward, the
-/// ring grows.
+/// The ring grows where more units are being filled at once: each is used several times in one
+/// forward, or several have inputs that need no gradient.
 class GradientRing {
  public:
   /// `bytes`: of the largest unit. Collective over `group`.
   GradientRing(Communicator& group, Device& device, int buffers, int64_t bytes);
   GradientBuffer& take();  ///< the next buffer that is not being filled, idle. Collective.
-  void wait_idle();        ///< every reduction is done, in the order in which they were issued
+  void wait_idle();        ///< every reduction is done
 
  private:
   Communicator& group_;

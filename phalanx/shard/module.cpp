@@ -1,5 +1,6 @@
 #include "phalanx/shard/module.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
@@ -64,9 +65,12 @@ std::vector<UnitParameters> units_of(const torch::nn::Module& module, const Modu
   const Names names = names_of(module);
   Names owners;
   std::vector<UnitParameters> units = {{"root", {}}};
-  for (size_t i = 0; i < blocks.size(); ++i)
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    require(std::find(blocks.begin(), blocks.begin() + i, blocks[i]) == blocks.begin() + i,
+            ExitCode::usage, "block ", i, " is listed twice; list each block once");
     claim(units.emplace_back(UnitParameters{text("block ", i), {}}), *blocks[i], blocks, names,
           owners);
+  }
   if (!holds(blocks, module)) claim(units[0], module, blocks, names, owners);
   for (UnitParameters& unit : units)
     std::stable_partition(unit.parameters.begin(), unit.parameters.end(),
@@ -94,13 +98,14 @@ Initializer from_rank_zero(Communicator& group) {
 }
 
 void take_buffers_of_rank_zero(const torch::nn::Module& module, Communicator& group) {
+  if (group.size() == 1) return;
   GradMode no_grad(false);
   for (const auto& item : module.named_buffers()) {
     if (!item.value().defined()) continue;
     const at::Tensor values = item.value().clone(at::MemoryFormat::Contiguous);
     const Handle handle = group.broadcast(values, 0, {item.key(), "initial values"});
     handle.wait();
-    item.value().copy_(values);
+    if (!at::equal(item.value(), values)) item.value().copy_(values);  // not into expanded ones
     handle.wait_inputs();
   }
 }

@@ -182,6 +182,10 @@ void Trainer::begin() {
 }
 
 std::string Trainer::initialize() {
+  require(
+      !load_failed_, ExitCode::usage,
+      "the trainer's last load failed, so that its values may be of no step; load a checkpoint, "
+      "or make another Trainer");
   const ModelConfig& model = config_.model;
   if (!model.path.empty())
     huggingface_config_ = read_file(model.path + "/config.json", ExitCode::usage);
@@ -206,6 +210,7 @@ std::string Trainer::load(const std::string& given, bool verified) {
   const std::string path = find_checkpoint(*everyone_, given);
   LoadOptions options = load_options(config_);
   if (verified) options.verify_hashes = false;
+  begun_ = false, load_failed_ = true;
   const RunState run = load_checkpoint(*everyone_, path, entries(), options);
   const auto integer = [&](const char* name) {
     const auto value = run.values.find(name);
@@ -223,7 +228,7 @@ std::string Trainer::load(const std::string& given, bool verified) {
   tokens_ = integer("tokens");
   update_->set_steps(integer("updates"));
   model_->engine().finish_step();
-  begun_ = true;
+  begun_ = true, load_failed_ = false;
   if (everyone_->rank() == 0)
     warn_of_other_data(path, run.values, description_of(config_.data, data()));
   return path;

@@ -60,7 +60,8 @@ class Trainer {
   /// takes it. Returns the checkpoint's. Error(checkpoint) if it holds weights only, which are for
   /// train.init_from. `verified`: its hashes have been compared just now, whatever
   /// checkpoint.verify_hashes says. Warns if it was saved with another data.seed,
-  /// data.sequence_length or contents of data.train.
+  /// data.sequence_length or contents of data.train. After
+  /// an error the trainer only loads.
   std::string load(const std::string& path, bool verified = false);
 
   ParallelModel& model() { return *model_; }
@@ -85,6 +86,7 @@ class Trainer {
   std::unique_ptr<ShardedUpdate> update_;
   int64_t step_ = 0, consumed_ = 0, tokens_ = 0;
   bool begun_ = false;              ///< initialize() or load() has succeeded
+  bool load_failed_ = false;        ///< so the values are perhaps of no step
   std::string huggingface_config_;  ///< the config.json that the model came with, for exports
 };
 

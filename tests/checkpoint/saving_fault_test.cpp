@@ -181,6 +181,22 @@ std::vector<std::string> save_big(const std::string& folder, int ranks, int64_t 
 int64_t entries_of(const std::string& folder) {
   return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
 }
+// Something cuts a file of the new checkpoint while it gets its name: the one before stays.
+TEST(SavingFaults, ADamagedNewCheckpointDoesNotReplaceTheLastWholeOne) {
+  const NoHook reset;
+  const std::string folder = testing::memory_folder();
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 1}, {1})[0], "");
+  set_disk_hook([&](std::string_view operation, const std::string& path) {
+    if (operation != "rename" || !path.ends_with("/step-2")) return;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (entry.path().string().find("/.tmp-step-2") != std::string::npos &&
+          entry.path().extension() == ".safetensors")
+        fs::resize_file(entry.path(), 100);
+  });
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 1}, {2})[0], "");
+  EXPECT_EQ(names_in(folder), (std::set<std::string>{".lock", "latest", "step-1", "step-2"}));
+  EXPECT_NE(candidates(*open_storage(folder))[0].defect, "");
+}
 
 TEST(SavingFaults, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
   const std::string folder = testing::temporary_folder();

@@ -170,9 +170,9 @@ TEST(SilentDisk, DeletingManyCheckpointsIsProgress) {
   set_disk_hook([&](std::string_view operation, const std::string& path) {
     if (operation != "remove" || path.find(".tmp-delete-") == std::string::npos) return;
     ++deleted;
-    usleep(80'000);
+    usleep(300'000);
   });
-  EXPECT_EQ(save_steps(folder, 1, {.keep = 1, .deadline = milliseconds(400)}, {9})[0], "");
+  EXPECT_EQ(save_steps(folder, 1, {.keep = 1, .deadline = milliseconds(2000)}, {9})[0], "");
   EXPECT_EQ(deleted, 8);
   EXPECT_EQ(steps_in(folder), (std::set<int64_t>{9}));
 }

@@ -354,7 +354,7 @@ TEST(Failure, AnAllocationEndsWithAPeerThatWillNotJoinIt) {
         } else {
           expect_error(ExitCode::peer_lost,
                        {abort ? "step 7 is broken (rank 0 said so)"
-                              : "rank 0 of group dp has finished and left while rank 1"},
+                              : "rank 0 has finished and left group dp while rank 1"},
                        [&] { window ? group->allocate_window(64) : group->allocate(64); });
         }
         all->barrier(test_call);

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -160,14 +161,20 @@ TEST(Join, WhyRanksCannotShareMemoryIsSaid) {
 }
 
 TEST(Join, AnInterfaceThatIsNotThereIsNamed) {
-  const auto statuses = fork_ranks(2, [](const WorldInfo& info) {
+  int done[2];
+  ASSERT_EQ(pipe(done), 0);
+  const auto statuses = fork_ranks(2, [&](const WorldInfo& info) {
     setenv("GLOO_SOCKET_IFNAME", "phalanx9", 1);
     auto world = World::join(info, {.transport = Transport::gloo, .deadline = seconds(20)});
     expect_error(ExitCode::environment, {"group all", "GLOO_SOCKET_IFNAME is 'phalanx9'"},
                  [&] { world->group("all", all_ranks(*world)); });
-    return 0;
+    if (info.rank == 1) return int(write(done[1], "x", 1)) - 1;
+    pollfd ready{done[0], POLLIN, 0};
+    return poll(&ready, 1, 20'000) - 1;  // its store stays as long as rank 1 joins
   });
   EXPECT_EQ(statuses, std::vector<int>(2, 0));
+  close(done[0]);
+  close(done[1]);
 }
 
 TEST(Join, AFullTableOfOpenFilesIsSaid) {
@@ -185,18 +192,21 @@ TEST(Join, ASegmentForWhichNoDescriptorIsLeftIsSaid) {
   run_ranks(2, [](World& world) {
     auto group = world.group("dp", all_ranks(world));
     if (group->rank() == 0) {
+      group->barrier(test_call);
       group->allocate_window(64);
     } else {
       const Limit full(RLIMIT_NOFILE, no_more_files);
-      expect_error(ExitCode::environment, {"segment of rank 0", "open files", "ulimit -n"},
-                   [&] { group->allocate_window(64); });
+      expect_error(ExitCode::environment, {"segment of rank 0", "open files", "ulimit -n"}, [&] {
+        group->barrier(test_call);  // rank 0 sends only now
+        group->allocate_window(64);
+      });
     }
     group->barrier(test_call);
   });
 }
 
 TEST(Join, ASilentStrangerDoesNotHoldARankUp) {
-  LocalPeers low(0);
+  LocalPeers low(0), high(1);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   low.address().copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
@@ -204,9 +214,14 @@ TEST(Join, ASilentStrangerDoesNotHoldARankUp) {
   ASSERT_EQ(connect(stranger.get(), reinterpret_cast<sockaddr*>(&address),
                     socklen_t(offsetof(sockaddr_un, sun_path) + 1 + low.address().size())),
             0);
+  const std::vector<std::string> addresses{low.address(), high.address()};
+  const auto end = std::chrono::steady_clock::now() + seconds(20);
+  high.connect({0, 1}, addresses, end);
+  low.connect({0, 1}, addresses, end);
   expect_error(ExitCode::peer_lost, {"rank 0 was not reached by 1 ranks"}, [&] {
-    low.connect({0, 1}, {low.address(), "nobody"},
-                std::chrono::steady_clock::now() + milliseconds(100));
+    LocalPeers alone(0);
+    alone.connect({0, 1}, {alone.address(), "nobody"},
+                  std::chrono::steady_clock::now() + milliseconds(100));
   });
 }
 

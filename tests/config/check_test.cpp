@@ -73,7 +73,7 @@ TEST(Check, RulesNameKeyValueAndFix) {
       {{"--parallel.strategy=none", "--parallel.prefetch=2"},
        1,
        "parallel.prefetch",
-       "= 2 has no meaning with parallel.strategy = \"none\", which gathers nothing"},
+       "= 2 has no meaning with parallel.strategy = \"none\", which keeps parameters whole"},
       {{"--parallel.strategy=optim_grads", "--parallel.reshard_after_forward=false"},
        2,
        "parallel.reshard_after_forward",

@@ -226,19 +226,23 @@ TEST(Resume, ARunGoesOnFromWhatItsProgramLoaded) {
             (std::vector<double>{straight.begin() + 3, straight.end()}));
 }
 
-TEST(Resume, AFailedLoadLeavesTheTrainerToItsInitialWeights) {
+TEST(Resume, AfterAFailedLoadATrainerOnlyLoads) {
   const std::string folder = temporary_folder();
   Config config = small_config();
   config.train.steps = 1;
   config.lr.warmup_steps = 0;
   losses_of(config, 1, folder + "/run");
-  config.model.spec.num_hidden_layers = 2;
   run_ranks(1, [&](World& world) {
     Trainer trainer(config, borrowed(world));
-    EXPECT_THROW(trainer.load(folder + "/run"), Error);
-    EXPECT_FALSE(trainer.begun());
     trainer.train_step();
-    EXPECT_TRUE(trainer.begun());
+    const std::string broken = save_checkpoint(trainer.everyone(), folder + "/of_a_program",
+                                               RunState{.step = 5}, trainer.state(), 0);
+    EXPECT_THROW(trainer.load(broken), Error) << "it has no count of tokens";
+    EXPECT_FALSE(trainer.begun());
+    EXPECT_THROW(trainer.train_step(), Error);
+    trainer.load(folder + "/run");
+    EXPECT_EQ(trainer.step(), 1);
+    EXPECT_TRUE(std::isfinite(trainer.train_step().loss));
   });
 }
 
