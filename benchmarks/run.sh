@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh BUILD [--quick]: every benchmark, beside its peers. Results are appended to
-# benchmarks/results/*.jsonl with command, commit and machine (record.py). --quick: under 15 minutes on 2 cores.
+# benchmarks/results/*.jsonl with command, commit and machine (record.py). --quick: 16 minutes on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "${1:?usage: benchmarks/run.sh BUILD [--quick]}")
