@@ -110,13 +110,14 @@ TEST(Run, RanksEndWithAKilledAgentThatHasNoGuard) {
   const std::string marker = unique_marker();
   Program run(with_binary(ranks_of(2, "echo up $RANK; while :; do sleep 0.05; done", marker)));
   ASSERT_TRUE(run.wait_for("up 0") && run.wait_for("up 1"));
-  bool guarded = false;
-  for (const pid_t process : processes_with(marker)) {
-    std::string name;
-    std::getline(std::ifstream(text("/proc/", process, "/comm")), name);
-    if (name == "phalanx guard") guarded = kill(process, SIGKILL) == 0;
-  }
-  EXPECT_TRUE(guarded);
+  bool killed = false;  // the ranks may be up before the guard has its name
+  for (int attempt = 0; attempt < 2000 && !killed; ++attempt, usleep(5000))
+    for (const pid_t process : processes_with(marker)) {
+      std::string name;
+      std::getline(std::ifstream(text("/proc/", process, "/comm")), name);
+      if (name == "phalanx guard") killed = kill(process, SIGKILL) == 0;
+    }
+  EXPECT_TRUE(killed);
   run.signal(SIGKILL);
   run.finish();
   EXPECT_EQ(await_processes(marker, 0, 2s).size(), 0u);
