@@ -109,9 +109,10 @@ LocalPeers::LocalPeers(int rank) : rank_(rank) {
   listener_ = new_socket();
   sockaddr_un address;
   const socklen_t length = fill_address(address, address_);
-  require(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-              listen(listener_.get(), 1024) == 0,
-          ExitCode::environment, "cannot listen on a local socket: ", std::strerror(errno));
+  const bool listens = bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                       listen(listener_.get(), 1024) == 0;
+  require(listens, ExitCode::environment,
+          "cannot listen on a local socket: ", std::strerror(errno));
 }
 
 void LocalPeers::say_goodbye() {
@@ -141,9 +142,10 @@ void LocalPeers::connect(const std::vector<int>& ranks, const std::vector<std::s
     Descriptor made = new_socket();
     sockaddr_un address;
     const socklen_t length = fill_address(address, addresses[i]);
-    require(::connect(made.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                send_message(made.get(), {Header::hello, rank_, 0, 0}, -1, 0),
-            ExitCode::peer_lost, "rank ", rank_, " cannot reach rank ", ranks[i],
+    const bool reached =
+        ::connect(made.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+        send_message(made.get(), {Header::hello, rank_, 0, 0}, -1, 0);
+    require(reached, ExitCode::peer_lost, "rank ", rank_, " cannot reach rank ", ranks[i],
             " on the same host through a local socket: ", std::strerror(errno));
     adopt(ranks[i], std::move(made));
   }

@@ -26,8 +26,8 @@ Descriptor make_segment(const std::string& name, int64_t bytes) {
   Descriptor descriptor(memfd_create(name.c_str(), MFD_CLOEXEC));
   require(descriptor.open(), ExitCode::environment, "cannot create a shared segment for ", name,
           ": ", std::strerror(errno), "; raise the limit on open files (ulimit -n)");
-  require(ftruncate(descriptor.get(), bytes) == 0, ExitCode::environment,
-          "cannot make the shared segment ", name, " ", bytes,
+  const bool sized = ftruncate(descriptor.get(), bytes) == 0;  // before errno is read below
+  require(sized, ExitCode::environment, "cannot make the shared segment ", name, " ", bytes,
           " bytes large: ", std::strerror(errno),
           "; raise the limits on memory and on the size of files (ulimit -f)");
   return descriptor;

@@ -176,7 +176,8 @@ Pipe make_channel(const Sink& sink, bool may_be_terminal) {
   termios raw{};
   tcgetattr(sink.descriptor(), &raw);
   cfmakeraw(&raw);  // the outer terminal does what is to be done
-  require(openpty(&ours, &theirs, nullptr, &raw, &size) == 0, ExitCode::environment,
+  const bool opened = openpty(&ours, &theirs, nullptr, &raw, &size) == 0;
+  require(opened, ExitCode::environment,
           "cannot make a terminal for rank 0: ", std::strerror(errno),
           "; send the output to a file or through `| cat`");
   for (int descriptor : {ours, theirs}) fcntl(descriptor, F_SETFD, FD_CLOEXEC);

@@ -41,8 +41,9 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> make_gloo(Communicator& group) {
     require(!error, ExitCode::environment,
             "there is no folder for temporary files: ", error.message(), "; set TMPDIR to one");
     std::string made = place / "phalanx-bench-XXXXXX";
-    require(mkdtemp(made.data()), ExitCode::environment, "cannot make a folder in ", place.string(),
-            ": ", std::strerror(errno), "; set TMPDIR to another");
+    const bool is_made = mkdtemp(made.data());
+    require(is_made, ExitCode::environment, "cannot make a folder in ", place.string(), ": ",
+            std::strerror(errno), "; set TMPDIR to another");
     return made;
   });
   auto settings = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(120));

@@ -36,8 +36,8 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path) {
   const off_t size = lseek(descriptor_, 0, SEEK_END);
   char last = '\n';
   const bool torn = size > 0 && pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n';
-  require(!torn || write(descriptor_, "\n", 1) == 1, ExitCode::environment, "cannot write ", path,
-          ": ", std::strerror(errno));
+  const bool whole = !torn || write(descriptor_, "\n", 1) == 1;
+  require(whole, ExitCode::environment, "cannot write ", path, ": ", std::strerror(errno));
 }
 
 MetricsFile::~MetricsFile() {
