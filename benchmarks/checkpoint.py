@@ -7,7 +7,7 @@ A round is: we save on 2 ranks, DCP saves on 2 ranks, we load the files on 4 ran
 ranks; the order of ours and DCP's alternates. Every program saves or loads once before it is timed. Inside
 our rounds `checkpoint_bench` takes its own pairs with plain writes, reads and copies, in an order that
 alternates from round to round. Prints the medians of the paired ratios with their ranges, and appends
-them to benchmarks/results/checkpoint.jsonl. Needs 3 times the bytes in FOLDER, and the Python that has torch.
+them to benchmarks/results/checkpoint.jsonl. Needs 5 times the bytes in FOLDER, and the Python that has torch.
 """
 import argparse
 import json

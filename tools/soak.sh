@@ -8,7 +8,7 @@ jobs=$(nproc)  # which heeds OMP_NUM_THREADS
 export OMP_NUM_THREADS=1
 # What kills ranks, breaks disks and races, over and over.
 faults='Failure|Join|Order|Collectives|Run|LoadedRanks|Launchers|Signals|Checkpointer|Faults|SavingFaults'
-faults+='|S3Faults|Storage|Processes|Trainer|TrainCommand|SilentDisk|Output|Launch|Guard|Resume|Examples'
+faults+='|Space|S3Faults|Storage|Processes|Trainer|TrainCommand|SilentDisk|Output|Launch|Guard|Resume|Examples'
 for suite in ${faults//|/ }; do
   grep -rqE "^TEST\($suite," tests || { echo "soak.sh: no test of $suite" >&2; exit 1; }
 done

@@ -13,8 +13,6 @@
 namespace phalanx::cli {
 namespace {
 
-constexpr int most_ranks = 1024;
-
 int whole_number(const std::string& option, const std::string& value, int least, int most) {
   int number = 0;
   const char* end = value.data() + value.size();

@@ -15,8 +15,6 @@
 namespace phalanx::cli {
 namespace {
 
-constexpr int most_ranks = 1024;
-
 struct VerifyOptions {
   Config config;
   int ranks = 0;  ///< to start; 0: a launcher's, or as the config says

@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "phalanx/base/error.h"
 #include "phalanx/base/nearest.h"
@@ -24,21 +25,14 @@ const char* type_of(const ConfigValue& value) {
   return names[value.index()];
 }
 
-// As the TOML parser and JSON want it: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto at = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
-    const unsigned first = at(0);
-    const size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || bytes.size() < size) return false;
-    for (size_t i = 1; i < size; ++i)
-      if ((at(i) & 0xc0) != 0x80) return false;
-    if ((first == 0xe0 && at(1) < 0xa0) || (first == 0xed && at(1) > 0x9f) ||
-        (first == 0xf0 && at(1) < 0x90) || (first == 0xf4 && at(1) > 0x8f))
-      return false;
-    bytes.remove_prefix(size);
+// TOML and JSON, in which values are saved, take no other bytes.
+bool is_utf8(const std::string& bytes) {
+  try {
+    nlohmann::json(bytes).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
   }
-  return true;
 }
 
 template <class Number>

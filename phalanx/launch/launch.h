@@ -6,6 +6,8 @@
 
 namespace phalanx {
 
+constexpr int most_ranks = 1024;  ///< that one machine is to start
+
 struct LaunchOptions {
   int ranks = 1;
   int master_port = 0;  ///< 0: a free one

@@ -60,8 +60,7 @@ class Trainer {
   /// takes it. Returns the checkpoint's. Error(checkpoint) if it holds weights only, which are for
   /// train.init_from. `verified`: its hashes have been compared just now, whatever
   /// checkpoint.verify_hashes says. Warns if it was saved with another data.seed,
-  /// data.sequence_length or contents of data.train. After
-  /// an error the trainer only loads.
+  /// data.sequence_length or contents of data.train. After an error the trainer only loads.
   std::string load(const std::string& path, bool verified = false);
 
   ParallelModel& model() { return *model_; }

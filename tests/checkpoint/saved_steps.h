@@ -61,6 +61,15 @@ inline std::set<int64_t> steps_in(const std::string& folder) {
   return steps;
 }
 
+inline int checkpoints_in(const std::string& folder) {
+  int whole = 0;
+  for (const auto& candidate : candidates(*open_storage(folder))) {
+    EXPECT_EQ(candidate.defect, "");
+    ++whole;
+  }
+  return whole;
+}
+
 inline std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
